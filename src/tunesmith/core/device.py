@@ -1,0 +1,106 @@
+"""`Device`: what a chip is. A table of known chips, which a user can add to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tunesmith.errors import BadInput, unknown
+
+KIB = 1024
+#: dense FLOP/s of the matrix units (of the vector units for float32) by dtype name
+Peaks = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One kind of chip. Only `kind`, `name`, `arch` and `units` tell two devices apart in a Key.
+
+    Attributes:
+        kind: `cuda`, `hip` or `cpu`.
+        name: as the driver reports it.
+        arch: `sm_90`, `gfx942`, or a CPU's instruction sets.
+        units: streaming multiprocessors, compute units, or the CPU cores this process may use.
+        registers_per_unit: 32-bit registers.
+        shared_bytes_per_block: the most a block can ask for.
+        bandwidth: bytes/s of device memory.
+        peak: FLOP/s by dtype name, dense.
+    """
+
+    kind: str
+    name: str
+    arch: str
+    units: int
+    registers_per_unit: int = 0
+    shared_bytes_per_block: int = 0
+    shared_bytes_per_unit: int = 0
+    threads_per_unit: int = 0
+    blocks_per_unit: int = 0
+    warp: int = 0  # threads
+    l2_bytes: int = 0
+    memory_bytes: int = 0
+    bandwidth: float = 0.0
+    peak: Peaks = field(default_factory=dict[str, float], hash=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("cuda", "hip", "cpu"):
+            raise BadInput(unknown("kind of device", self.kind, ["cuda", "hip", "cpu"]))
+        if self.units < 1:
+            raise BadInput(f"device {self.name!r} has {self.units} units: at least 1")
+
+    @property
+    def identity(self) -> str:
+        """What must match exactly for a Choice to be used: `cuda:NVIDIA H200:sm_90:132`."""
+        return f"{self.kind}:{self.name}:{self.arch}:{self.units}"
+
+
+def _nvidia(name: str, arch: str, units: int, shared: tuple[int, int], limits: tuple[int, int], l2_mib: int, gib: int, tb_s: float, peak: Peaks) -> Device:
+    """A CUDA chip: shared = KiB (a block, an SM); limits = (threads, blocks) an SM; the rest is the same for all."""
+    return Device(
+        "cuda", name, arch, units,
+        registers_per_unit=65536, shared_bytes_per_block=shared[0] * KIB, shared_bytes_per_unit=shared[1] * KIB,
+        threads_per_unit=limits[0], blocks_per_unit=limits[1], warp=32,
+        l2_bytes=l2_mib * KIB**2, memory_bytes=gib * KIB**3, bandwidth=tb_s * 1e12, peak=peak,
+    )  # fmt: skip
+
+
+_TERA = 1e12
+#: Vendors' data sheets (dense rates) and CUDA's programming guide, table "technical specifications per compute capability".
+_KNOWN = (
+    _nvidia("NVIDIA GeForce RTX 3070", "sm_86", 46, (99, 100), (1536, 16), 4, 8, 0.448, {"float32": 20.3 * _TERA, "float16": 81.3 * _TERA, "bfloat16": 40.6 * _TERA}),
+    _nvidia("NVIDIA L40S", "sm_89", 142, (99, 100), (1536, 24), 96, 48, 0.864, {"float32": 91.6 * _TERA, "float16": 362 * _TERA, "bfloat16": 362 * _TERA, "float8_e4m3fn": 733 * _TERA}),
+    _nvidia("NVIDIA A100-SXM4-80GB", "sm_80", 108, (163, 164), (2048, 32), 40, 80, 2.039, {"float32": 19.5 * _TERA, "float16": 312 * _TERA, "bfloat16": 312 * _TERA, "float64": 19.5 * _TERA}),
+    _nvidia("NVIDIA H100 80GB HBM3", "sm_90", 132, (227, 228), (2048, 32), 50, 80, 3.35, {"float32": 66.9 * _TERA, "float16": 989 * _TERA, "bfloat16": 989 * _TERA, "float8_e4m3fn": 1979 * _TERA}),
+    _nvidia("NVIDIA H200", "sm_90", 132, (227, 228), (2048, 32), 60, 141, 4.8, {"float32": 66.9 * _TERA, "float16": 989 * _TERA, "bfloat16": 989 * _TERA, "float8_e4m3fn": 1979 * _TERA}),
+    _nvidia("NVIDIA B200", "sm_100", 148, (227, 228), (2048, 32), 126, 180, 7.7, {"float32": 75 * _TERA, "float16": 2250 * _TERA, "bfloat16": 2250 * _TERA, "float8_e4m3fn": 4500 * _TERA}),
+    Device(
+        "hip", "AMD Instinct MI300X", "gfx942", 304,
+        registers_per_unit=131072, shared_bytes_per_block=64 * KIB, shared_bytes_per_unit=64 * KIB,
+        threads_per_unit=2048, blocks_per_unit=32, warp=64, l2_bytes=4 * KIB**2, memory_bytes=192 * KIB**3,
+        bandwidth=5.3e12, peak={"float32": 163.4 * _TERA, "float16": 1307 * _TERA, "bfloat16": 1307 * _TERA, "float8_e4m3fnuz": 2615 * _TERA},
+    ),
+)  # fmt: skip
+
+_devices: dict[str, Device] = {device.name: device for device in _KNOWN}
+
+
+def known_devices() -> tuple[Device, ...]:
+    """Every chip in the table, those a user added last."""
+    return tuple(_devices.values())
+
+
+def add_device(device: Device) -> Device:
+    """Put a chip in the table, or replace the one of that name, for this process."""
+    _devices[device.name] = device
+    return device
+
+
+def known_device(name: str) -> Device:
+    """The chip of exactly this name: `NVIDIA H200` is not `NVIDIA H200 NVL`.
+
+    Raises:
+        BadInput: naming the known ones.
+    """
+    if name not in _devices:
+        raise BadInput(unknown("device", name, _devices))
+    return _devices[name]

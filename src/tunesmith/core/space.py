@@ -1,0 +1,504 @@
+"""`Space`: the Configs worth trying. Axes and constraints, an explicit list, or a sum of both."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeAlias, cast, overload
+
+from tunesmith.core.config import Config, KnobValue
+from tunesmith.errors import BadInput, SpaceError, unknown
+
+
+class Permutations(Sequence[tuple[KnobValue, ...]]):
+    """All orders of a few items, made one at a time: 12 items are 479 million tuples."""
+
+    def __init__(self, items: Iterable[KnobValue]) -> None:
+        self._items = tuple(items)
+
+    def __len__(self) -> int:
+        return math.factorial(len(self._items))
+
+    @overload
+    def __getitem__(self, index: int) -> tuple[KnobValue, ...]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[tuple[KnobValue, ...]]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        rank = range(len(self))[index]
+        left, order = list(self._items), []
+        for width in range(len(left), 0, -1):  # the rank's digits in the factorial base
+            digit, rank = divmod(rank, math.factorial(width - 1))
+            order.append(left.pop(digit))
+        return tuple(order)
+
+    def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
+        order = list(value) if isinstance(value, tuple) else []  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+        left, rank = list(self._items), 0
+        if sorted(map(repr, order)) != sorted(map(repr, left)):  # pyright: ignore[reportUnknownArgumentType]
+            raise ValueError(value)
+        for item in order:  # pyright: ignore[reportUnknownVariableType]
+            digit = left.index(item)  # pyright: ignore[reportUnknownArgumentType]
+            rank += digit * math.factorial(len(left) - 1)
+            left.pop(digit)
+        return rank
+
+    def __contains__(self, value: object) -> bool:
+        try:
+            self.index(value)
+        except ValueError:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The values one knob can take.
+
+    Attributes:
+        values: at least one, all different; a `range` or `Permutations` stays lazy.
+        ordered: whether a step to the next value is a small change (tile sizes) or not (names).
+    """
+
+    values: Sequence[KnobValue]
+    ordered: bool
+
+    def __contains__(self, value: object) -> bool:
+        return self.index(value) is not None
+
+    def index(self, value: object) -> int | None:
+        """Where a value stands, `None` if it is not of this axis. `True` is not `1`."""
+        if isinstance(self.values, (range, Permutations)):
+            right_type = type(value) is int if isinstance(self.values, range) else True
+            return self.values.index(cast(Any, value)) if right_type and value in self.values else None
+        for i, good in enumerate(self.values):
+            if type(good) is type(value) and good == value:
+                return i
+        return None
+
+    def neighbours(self, value: KnobValue) -> list[KnobValue]:
+        """One step down and up an ordered axis, two items swapped in a permutation, else every other value."""
+        at = self.index(value)
+        if at is None:
+            return []
+        if isinstance(self.values, Permutations):
+            return [_swapped(cast("tuple[KnobValue, ...]", value), i) for i in range(len(self.values[0]) - 1)]
+        if self.ordered:
+            return [self.values[i] for i in (at - 1, at + 1) if 0 <= i < len(self.values)]
+        return [good for i, good in enumerate(self.values) if i != at]
+
+    def __str__(self) -> str:
+        shown = [_show(value) for value in islice(self.values, 17)]
+        return ", ".join(shown[:16]) + (f", … ({len(self.values)} values)" if len(shown) > 16 else "")
+
+
+def _swapped(order: tuple[KnobValue, ...], i: int) -> tuple[KnobValue, ...]:
+    return (*order[:i], order[i + 1], order[i], *order[i + 2 :])
+
+
+def _show(value: KnobValue) -> str:
+    return repr(value) if isinstance(value, (str, tuple)) else str(value)
+
+
+def powers_of_two(low: int, high: int) -> Axis:
+    """`low, 2·low, … high`; both ends are powers of two.
+
+    >>> powers_of_two(16, 128).values
+    (16, 32, 64, 128)
+    """
+    for end in (low, high):
+        if not isinstance(end, int) or isinstance(end, bool) or end < 1 or end & (end - 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SpaceError(f"powers_of_two({low!r}, {high!r}): {end!r} is not a power of two")
+    if low > high:
+        raise SpaceError(f"powers_of_two({low}, {high}) is empty: the low end is above the high end")
+    return Axis(tuple(1 << e for e in range(low.bit_length() - 1, high.bit_length())), ordered=True)
+
+
+def integers(low: int, high: int, step: int = 1) -> Axis:
+    """`low, low + step, …` up to and including `high`."""
+    if step < 1 or low > high:
+        raise SpaceError(f"integers({low}, {high}, {step}) is empty: needs low <= high and step >= 1")
+    return Axis(range(low, high + 1, step), ordered=True)
+
+
+def choices(*values: KnobValue) -> Axis:
+    """Values without an order: names, pairs, flags."""
+    return _axis("choices", values, ordered=False)
+
+
+def booleans() -> Axis:
+    """False and True."""
+    return Axis((False, True), ordered=False)
+
+
+def permutations(*items: KnobValue) -> Axis:
+    """Every order of the items, as tuples."""
+    if len({(type(item), item) for item in items}) != len(items) or not items:
+        raise SpaceError(f"permutations{items!r}: needs at least one item, all different")
+    return Axis(Permutations(items), ordered=False)
+
+
+def _axis(name: str, values: Iterable[object], ordered: bool | None = None) -> Axis:
+    if isinstance(values, str) or not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise SpaceError(f"axis {name!r} is {values!r}: give a list of values")
+    knobs = tuple(Config({name: value})[name] for value in values)
+    if not knobs:
+        raise SpaceError(f"axis {name!r} has no values")
+    texts = [Config({name: value}).text for value in knobs]
+    for i, text in enumerate(texts):
+        if text in texts[:i]:
+            raise SpaceError(f"axis {name!r} lists {knobs[i]!r} twice")
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in knobs)
+    return Axis(knobs, numbers if ordered is None else ordered)
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What makes a Config legal, and why.
+
+    Attributes:
+        holds: called with the knobs its parameters name (or with one `config`); true means legal.
+        reason: what is wrong where it does not hold, as a user would read it.
+        knobs: the knobs it reads; `None` when it takes the whole Config.
+    """
+
+    holds: Callable[..., object] = field(repr=False)
+    reason: str
+    knobs: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, holds: Callable[..., object], reason: str) -> Constraint:
+        names = tuple(inspect.signature(holds).parameters)
+        return cls(holds, reason, None if names == ("config",) else names)
+
+    def __call__(self, knobs: Mapping[str, KnobValue]) -> bool:
+        if self.knobs is None:
+            return bool(self.holds(knobs if isinstance(knobs, Config) else Config(knobs)))
+        return bool(self.holds(*[knobs[name] for name in self.knobs]))
+
+
+AxisLike: TypeAlias = "Axis | Iterable[object]"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The product of some axes, less what its constraints cut."""
+
+    axes: Mapping[str, Axis]
+    constraints: tuple[Constraint, ...] = ()
+    #: constraints that can be decided once the first i+1 axes are set
+    _ready: tuple[tuple[Constraint, ...], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for constraint in self.constraints:
+            for name in constraint.knobs or ():
+                if name not in self.axes:
+                    raise SpaceError(f"constraint {constraint.reason!r}: {unknown('knob', name, self.axes)}")
+        order = list(self.axes)
+        at = [max((order.index(name) for name in c.knobs), default=0) if c.knobs is not None else len(order) - 1 for c in self.constraints]
+        ready = tuple(tuple(c for c, i in zip(self.constraints, at) if i == depth) for depth in range(len(order)))
+        object.__setattr__(self, "_ready", ready)
+
+    @property
+    def cardinality(self) -> int:
+        return math.prod(len(axis.values) for axis in self.axes.values())
+
+    def walk(self, cut: Callable[[str, int], None] | None = None) -> Iterator[dict[str, KnobValue]]:
+        """Every legal point, depth first in the axes' order; `cut(reason, count)` hears of every subtree left out."""
+        names, axes = list(self.axes), list(self.axes.values())
+        below = [math.prod(len(axis.values) for axis in axes[i + 1 :]) for i in range(len(axes))]
+
+        def descend(depth: int, knobs: dict[str, KnobValue]) -> Iterator[dict[str, KnobValue]]:
+            if depth == len(axes):
+                yield dict(knobs)
+                return
+            for value in axes[depth].values:
+                knobs[names[depth]] = value
+                broken = next((c for c in self._ready[depth] if not c(knobs)), None)
+                if broken is None:
+                    yield from descend(depth + 1, knobs)
+                elif cut is not None:
+                    cut(broken.reason, below[depth])
+            del knobs[names[depth]]
+
+        yield from descend(0, {})
+
+    def draw(self, rng: random.Random, tries: int) -> dict[str, KnobValue] | None:
+        """One legal point: uniform by rejection, else by randomised backtracking (then not uniform), else `None`."""
+        for _ in range(tries):
+            knobs = {name: axis.values[rng.randrange(len(axis.values))] for name, axis in self.axes.items()}
+            if all(constraint(knobs) for constraint in self.constraints):
+                return knobs
+        return self._backtrack(rng)
+
+    def _backtrack(self, rng: random.Random) -> dict[str, KnobValue] | None:
+        names, axes = list(self.axes), list(self.axes.values())
+        budget = 100_000  # nodes: some milliseconds of constraint calls, then the space counts as empty
+
+        def descend(depth: int, knobs: dict[str, KnobValue]) -> dict[str, KnobValue] | None:
+            nonlocal budget
+            if depth == len(axes):
+                return dict(knobs)
+            values = axes[depth].values
+            for i in rng.sample(range(len(values)), min(len(values), 64)):
+                budget -= 1
+                if budget < 0:
+                    return None
+                knobs[names[depth]] = values[i]
+                if all(constraint(knobs) for constraint in self._ready[depth]):
+                    found = descend(depth + 1, knobs)
+                    if found is not None:
+                        return found
+            knobs.pop(names[depth], None)
+            return None
+
+        return descend(0, {})
+
+    def fault(self, config: Config) -> str | None:
+        """Why a Config is not of this Grid, `None` if it is."""
+        for name in config:
+            if name not in self.axes:
+                return unknown("knob", name, self.axes)
+        for name, axis in self.axes.items():
+            if name not in config:
+                return f"knob {name!r} is missing; good values: {axis}"
+            if config[name] not in axis:
+                return f"knob {name!r} cannot be {_show(config[name])}; good values: {axis}"
+        return next((c.reason for c in self.constraints if not c(config)), None)
+
+    def neighbours(self, config: Config) -> Iterator[Config]:
+        for name, axis in self.axes.items():
+            for value in axis.neighbours(config[name]):
+                near = config.replace(**{name: value})
+                if self.fault(near) is None:
+                    yield near
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An explicit list of Configs, in the order given."""
+
+    configs: tuple[Config, ...]
+    _index: frozenset[Config] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_index", frozenset(self.configs))
+
+    @property
+    def cardinality(self) -> int:
+        return len(self.configs)
+
+    def fault(self, config: Config) -> str | None:
+        if config in self._index:
+            return None
+        shown = "; ".join(repr(good) for good in self.configs[:4])
+        more = f"; … ({len(self.configs)} Configs)" if len(self.configs) > 4 else ""
+        return f"{config!r} is not in the list of Configs; good ones: {shown}{more}"
+
+    def neighbours(self, config: Config) -> Iterator[Config]:
+        for other in self.configs:
+            names = {*config, *other}
+            if sum(config.get(n, ...) != other.get(n, ...) or type(config.get(n)) is not type(other.get(n)) for n in names) == 1:
+                yield other
+
+
+class Space:
+    """The Configs worth trying.
+
+    >>> space = Space(BLOCK=powers_of_two(64, 256), num_warps=[4, 8])
+    >>> space = space.where(lambda BLOCK, num_warps: BLOCK >= 32 * num_warps, "a warp needs 32 elements")
+    >>> space.cardinality, space.size
+    (6, 3)
+    >>> next(iter(space))
+    Config(BLOCK=128, num_warps=4)
+
+    An explicit list is a Space too (`Space.of`), and Spaces add.
+    """
+
+    def __init__(self, axes: Mapping[str, AxisLike] | None = None, /, **named: AxisLike) -> None:
+        given = {**(axes or {}), **named}
+        made = {name: axis if isinstance(axis, Axis) else _axis(name, axis) for name, axis in given.items()}
+        self._parts: tuple[Grid | Listed, ...] = (Grid(made),) if made else (Listed((Config(),)),)
+
+    @classmethod
+    def of(cls, configs: Iterable[Config | Mapping[str, object]]) -> Space:
+        """A Space that is just these Configs, in this order; repeated ones count once."""
+        unique = dict.fromkeys(c if isinstance(c, Config) else Config(c) for c in configs)
+        if not unique:
+            raise SpaceError("a Space needs at least one Config; got an empty list")
+        return cls._from((Listed(tuple(unique)),))
+
+    @classmethod
+    def _from(cls, parts: tuple[Grid | Listed, ...]) -> Space:
+        space = cls.__new__(cls)
+        space._parts = parts
+        return space
+
+    def where(self, holds: Callable[..., object], reason: str) -> Space:
+        """This Space less the Configs for which `holds` is false.
+
+        Args:
+            holds: a function of some knobs by name, or of one `config`.
+            reason: what is wrong with a Config that is cut, for reports.
+        """
+        constraint = Constraint.of(holds, reason)
+        parts: list[Grid | Listed] = []
+        for part in self._parts:
+            if isinstance(part, Grid):
+                parts.append(Grid(part.axes, (*part.constraints, constraint)))
+            else:
+                kept = tuple(c for c in part.configs if constraint(c))
+                if not kept:
+                    raise SpaceError(f"{reason}: no Config of the list is left")
+                parts.append(Listed(kept))
+        return self._from(tuple(parts))
+
+    def fix(self, **knobs: object) -> Space:
+        """This Space with some knobs held at one of their values.
+
+        Raises:
+            SpaceError: for an unknown knob or a value that is not of its axis.
+        """
+        parts = [_fix(part, Config(knobs)) for part in self._parts]
+        left = tuple(part for part in parts if not isinstance(part, str))
+        if not left:
+            raise SpaceError(next(part for part in parts if isinstance(part, str)))
+        return self._from(left)
+
+    def __add__(self, other: Space) -> Space:
+        return self._from((*self._parts, *other._parts))
+
+    @property
+    def cardinality(self) -> int:
+        """How many points there are before constraints; a point that stands in two added Spaces counts twice."""
+        return sum(part.cardinality for part in self._parts)
+
+    @property
+    def size(self) -> int:
+        """How many legal Configs there are. Enumerates."""
+        return sum(1 for _ in self)
+
+    @property
+    def knobs(self) -> tuple[str, ...]:
+        """The names of all knobs."""
+        names: dict[str, None] = {}
+        for part in self._parts:
+            for source in (part.axes,) if isinstance(part, Grid) else part.configs:
+                names.update(dict.fromkeys(source))
+        return tuple(names)
+
+    def __iter__(self) -> Iterator[Config]:
+        return self.points()
+
+    def points(self, cut: Callable[[str, int], None] | None = None) -> Iterator[Config]:
+        """Every legal Config once, in the Space's own order.
+
+        Args:
+            cut: called with (reason, how many points) for what is left out; what it is told
+                and what is yielded add up to `cardinality`.
+        """
+        seen: set[Config] = set()
+        for part in self._parts:
+            source = part.configs if isinstance(part, Listed) else map(Config, part.walk(cut))
+            for config in source:
+                if len(self._parts) > 1:
+                    if config in seen:
+                        if cut is not None:
+                            cut("listed twice in the added Spaces", 1)
+                        continue
+                    seen.add(config)
+                yield config
+
+    def sample(self, n: int, seed: int = 0) -> list[Config]:
+        """Up to `n` different legal Configs without enumerating: parts weighted by their cardinality."""
+        rng = random.Random(seed)
+        found: dict[Config, None] = {}
+        weights = [part.cardinality for part in self._parts]
+        for _ in range(20 * n + 20):  # repeats are rare unless the Space is nearly used up
+            if len(found) == n:
+                break
+            part = rng.choices(self._parts, weights)[0]
+            knobs = rng.choice(part.configs) if isinstance(part, Listed) else part.draw(rng, tries=200)
+            if knobs is not None:
+                found[knobs if isinstance(knobs, Config) else Config(knobs)] = None
+        if len(found) < n and self.cardinality <= 100_000:  # small: enumerate what the draws missed
+            rest = [config for config in self if config not in found]
+            found.update(dict.fromkeys(rng.sample(rest, min(len(rest), n - len(found)))))
+        return list(found)
+
+    def fault(self, config: Config) -> str | None:
+        """Why a Config does not belong to this Space, naming the good values; `None` if it does."""
+        faults = [part.fault(config) for part in self._parts]
+        return None if None in faults else faults[0]
+
+    def __contains__(self, config: object) -> bool:
+        return isinstance(config, Config) and self.fault(config) is None
+
+    def check(self, config: Config) -> Config:
+        """The Config itself.
+
+        Raises:
+            SpaceError: when it does not belong, naming the good values.
+        """
+        fault = self.fault(config)
+        if fault is not None:
+            raise SpaceError(fault)
+        return config
+
+    def neighbours(self, config: Config) -> list[Config]:
+        """The legal Configs one change away, in the Space's order."""
+        near: dict[Config, None] = {}
+        for part in self._parts:
+            if part.fault(config) is None:
+                near.update(dict.fromkeys(part.neighbours(config)))
+        return list(near)
+
+    def digest(self) -> str:
+        """A name for the set of legal Configs, whatever their order.
+
+        Enumerates up to 100,000 points (a second); above that it names axes and constraints' reasons.
+        """
+        if self.cardinality <= 100_000:
+            texts = sorted(config.text for config in self)
+        else:
+            texts = [repr(part) for part in self._parts]
+        return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{len(p.configs)} Configs" if isinstance(p, Listed) else " × ".join(f"{n}[{len(a.values)}]" for n, a in p.axes.items())
+            for p in self._parts
+        ]
+        return f"<Space {' + '.join(parts)}>"
+
+
+def _fix(part: Grid | Listed, fixed: Config) -> Grid | Listed | str:
+    """A part with some knobs held, or why it can't be."""
+    if isinstance(part, Listed):
+        kept = tuple(c for c in part.configs if all(name in c and Config({name: c[name]}) == Config({name: fixed[name]}) for name in fixed))
+        return Listed(kept) if kept else f"no Config of the list has {fixed!r}"
+    axes = dict(part.axes)
+    for name, value in fixed.items():
+        if name not in axes:
+            return unknown("knob", name, axes)
+        if value not in axes[name]:
+            return f"knob {name!r} cannot be {_show(value)}; good values: {axes[name]}"
+        axes[name] = Axis((value,), axes[name].ordered)
+    return Grid(axes, part.constraints)
+
+
+def space_from(space: Space | None, configs: Iterable[Config | Mapping[str, object]] | None) -> Space:
+    """What `autotune(space=…)` or `autotune(configs=…)` means.
+
+    Raises:
+        BadInput: when both or neither are given.
+    """
+    if (space is None) == (configs is None):
+        raise BadInput("give either space=Space(…) or configs=[Config(…), …]" + (", not both" if space else ""))
+    return space if space is not None else Space.of(configs or ())

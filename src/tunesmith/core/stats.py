@@ -1,0 +1,86 @@
+"""Medians, intervals, paired comparison, ties: pure functions on numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value; the mean of the two middle ones for an even count."""
+    return quantile(values, 0.5)
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """The q-quantile with linear interpolation between order statistics (numpy's default)."""
+    if not values:
+        raise ValueError("a quantile of nothing")
+    ordered = sorted(values)
+    at = q * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """A confidence interval of the median from order statistics: no assumption on the distribution.
+
+    The ranks come from the binomial distribution with p = 1/2. With fewer samples than the confidence
+    needs (6 for 95 %), it is the whole range.
+    """
+    ordered, n = sorted(values), len(values)
+    if n == 0:
+        raise ValueError("an interval of nothing")
+    tail, below = 0.0, -1
+    for k in range(n // 2):
+        tail += math.comb(n, k) / 2**n
+        if tail > (1 - confidence) / 2:
+            break
+        below = k
+    return (ordered[below + 1], ordered[n - 2 - below]) if below >= 0 else (ordered[0], ordered[-1])
+
+
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+    """How many times longer `ours` takes than `theirs`, from samples taken side by side.
+
+    The i-th samples of both were taken in the same round, so that drift cancels.
+
+    Returns:
+        (ratio, low, high): the geometric mean of the paired ratios and its interval, by Student's t
+        on the logarithms; the interval is infinite below two pairs.
+    """
+    logs = [math.log(a / b) for a, b in zip(ours, theirs)]
+    if not logs:
+        raise ValueError("a ratio of nothing")
+    mean = math.fsum(logs) / len(logs)
+    if len(logs) < 2:
+        return math.exp(mean), 0.0, math.inf
+    deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in logs) / (len(logs) - 1))
+    half = student_t(len(logs) - 1, confidence) * deviation / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def student_t(degrees: int, confidence: float = 0.95) -> float:
+    """The two-sided quantile of Student's t, by the Cornish-Fisher expansion (within 1 % from 3 degrees up).
+
+    Exact for one and two degrees of freedom.
+    """
+    p = (1 + confidence) / 2
+    if degrees == 1:
+        return math.tan(math.pi * (p - 0.5))
+    if degrees == 2:
+        return (2 * p - 1) / math.sqrt(2 * p * (1 - p))
+    z, v = NormalDist().inv_cdf(p), float(degrees)
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * v**4)
+    )
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The mean of ratios."""
+    return math.exp(math.fsum(map(math.log, values)) / len(values))

@@ -1,0 +1,87 @@
+"""Every exception tunesmith raises on purpose.
+
+    TunesmithError
+    ├── BadInput (ValueError)          what was asked for makes no sense; says the bad value and the good ones
+    │   ├── SpaceError                 an axis, a constraint or a Config that does not belong to a Space
+    │   └── ProblemError               a dimension, dtype or flag that is unknown, missing or out of range
+    ├── FingerprintError               a kernel reads something whose content cannot be identified
+    ├── MissingEngine (ImportError)    a package, compiler or device is not there; ends with the command to type
+    ├── CompileFailed                  a compiler refused; carries what it said
+    ├── NoWorkingConfig                every Config of a search failed; lists the reasons with counts
+    ├── LookupMiss (LookupError)       `policy("lookup", strict=True)` and nothing is known; names the nearest key
+    └── StoreError                     a store that was named explicitly cannot be used
+
+    TunesmithWarning (UserWarning)     something was seen that a user should know; says what was done about it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class TunesmithError(Exception):
+    """Base of everything raised on purpose."""
+
+
+class TunesmithWarning(UserWarning):
+    """Something was seen that a user should know; the message says what was done about it."""
+
+
+class BadInput(TunesmithError, ValueError):
+    """A value that makes no sense where it stands."""
+
+
+class SpaceError(BadInput):
+    """An axis, a constraint, or a Config that does not belong to a Space."""
+
+
+class ProblemError(BadInput):
+    """A dimension, dtype or flag that is unknown, missing or out of range."""
+
+
+class FingerprintError(TunesmithError):
+    """A kernel depends on something whose content cannot be identified."""
+
+
+class MissingEngine(TunesmithError, ImportError):
+    """A package, a compiler or a device is missing; the message ends with the command that brings it."""
+
+
+class CompileFailed(TunesmithError):
+    """A compiler refused a Config.
+
+    Attributes:
+        output: what the compiler printed, whole.
+    """
+
+    def __init__(self, message: str, output: str = "") -> None:
+        super().__init__(message)
+        self.output = output
+
+    def __reduce__(self) -> tuple[type[CompileFailed], tuple[str, str]]:
+        return CompileFailed, (str(self), self.output)
+
+
+class NoWorkingConfig(TunesmithError):
+    """Every Config of a search failed."""
+
+
+class LookupMiss(TunesmithError, LookupError):
+    """Nothing is known for a call that was told to use only what is known."""
+
+
+class StoreError(TunesmithError):
+    """A store that was named explicitly cannot be read or written."""
+
+
+def unknown(what: str, bad: object, good: Iterable[object]) -> str:
+    """One line that names the bad value, the nearest good one and all good ones.
+
+    >>> unknown("knob", "BLOK_M", ["BLOCK_M", "BLOCK_N"])
+    "unknown knob 'BLOK_M': did you mean 'BLOCK_M'? known: BLOCK_M, BLOCK_N"
+    """
+    names = [str(name) for name in good]
+    near = get_close_matches(str(bad), names, n=1)
+    hint = f" did you mean {near[0]!r}?" if near else ""
+    return f"unknown {what} {str(bad)!r}:{hint} known: {', '.join(names) if names else '(none)'}"

@@ -1,0 +1,165 @@
+"""What the tuner asks of a kernel, and what it gets: `Kernel`, `Executable`, compile jobs, `Clock`. Protocols and values only."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
+from tunesmith.core.outcome import Resources, Sample
+from tunesmith.core.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A compilation that is one process.
+
+    Attributes:
+        argv: the command; `{output}` stands for a temporary path, which becomes `output` when the command succeeds.
+        output: where the artifact belongs. A job whose output exists is done already.
+        timeout_s: when the process is killed.
+    """
+
+    argv: tuple[str, ...]
+    output: Path
+    timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A compiled Config on disk.
+
+    Attributes:
+        path: the artifact.
+        seconds: what the compiler took; 0 when the artifact was there already.
+        log: what the compiler printed (warnings).
+    """
+
+    path: Path
+    seconds: float
+    log: str = ""
+
+
+class Executable(Protocol):
+    """One compiled Config, ready to launch."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def resources(self) -> Resources: ...
+    @property
+    def launch(self) -> Callable[..., Any]:
+        """Called with the kernel's runtime arguments by position, in the order of its signature. Returns what the kernel does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Specialised:
+    """Which arguments decide the compiled binary of a Choice (and never the Choice): the specialisation key.
+
+    Attributes:
+        alignment: arrays by whether their address is divisible by 16.
+        divisibility: integers by whether they are divisible by 16 and whether they are 1.
+    """
+
+    alignment: tuple[str, ...] = ()
+    divisibility: tuple[str, ...] = ()
+
+
+class Kernel(Protocol):
+    """Something with knobs that a backend can build and launch.
+
+    Threads: every method may be called from several threads at once. Nothing here keeps a call's arguments.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def backend(self) -> str: ...
+    @property
+    def signature(self) -> inspect.Signature:
+        """The runtime parameters: knobs are not among them."""
+        ...
+
+    @property
+    def knobs(self) -> frozenset[str] | None:
+        """The knobs it knows, `None` if it takes any."""
+        ...
+
+    @property
+    def specialised(self) -> Specialised: ...
+    def fingerprint(self) -> str:
+        """Names the kernel's source and all it reads: the hard part of the Key.
+
+        Raises:
+            FingerprintError: when something it reads can't be identified.
+        """
+        ...
+
+    def versions(self) -> Mapping[str, str]:
+        """Language, compiler and other versions: the soft part of the Key."""
+        ...
+
+    def device(self, args: Sequence[Any]) -> Device:
+        """The device the arguments live on.
+
+        Raises:
+            MissingEngine: when there is none the kernel can run on.
+            BadInput: when the arguments live on several.
+        """
+        ...
+
+    def dtypes(self) -> Mapping[str, Sequence[str]]:
+        """For each array argument that takes only some dtypes, their names; the usual one first."""
+        ...
+
+    def compile_job(self, config: Config, problem: Problem, device: Device) -> Command | None:
+        """What has to be compiled for a Config, `None` for a backend that compiles nothing ahead."""
+        ...
+
+    def load(self, config: Config, problem: Problem, built: Built | None) -> Executable:
+        """Make a Config ready to launch."""
+        ...
+
+
+class Clock(Protocol):
+    """Takes one honest duration.
+
+    Attributes:
+        protocol: part of the Key; two Clocks that measure differently have different ones.
+    """
+
+    @property
+    def protocol(self) -> str: ...
+    def sample(self, run: Run) -> Sample:
+        """Time one launch (or the mean of a few), with everything that is not the kernel left out."""
+        ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """An Executable with one call's arguments: what a Clock times.
+
+    Attributes:
+        before: run ahead of every launch, outside the timed stretch (restoring what the kernel writes in place).
+    """
+
+    executable: Executable
+    args: Sequence[Any]
+    before: Callable[[], None] | None = None
+    state: dict[str, Any] = field(default_factory=dict[str, Any])  # the Clock's own, for this Run (calibration)
+
+    @property
+    def config(self) -> Config:
+        return self.executable.config
+
+    def __call__(self) -> Any:
+        return self.executable.launch(*self.args)
+
+
+#: `default=` of a kernel: a Config, or a function of the Problem and the Device.
+Default: TypeAlias = "Config | Callable[[Problem, Device], Config]"

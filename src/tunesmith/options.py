@@ -1,0 +1,169 @@
+"""Every environment variable, read once into a frozen `Options`; and `policy()`, the one switch, as a scope."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+from tunesmith.core.outcome import TRACKS, Track
+from tunesmith.errors import BadInput, unknown
+
+#: name → what it does, for `tunesmith doctor` and the documentation
+VARIABLES: Mapping[str, str] = {
+    "TUNESMITH_POLICY": "how far a call may go on a new problem: default, lookup or search; strict-lookup makes a miss an error",
+    "TUNESMITH_CACHE_DIR": "the folder of the store and of compiled kernels",
+    "TUNESMITH_STORE_LAYERS": f"folders of read-only stores that are looked through after one's own, separated by {os.pathsep!r}",
+    "TUNESMITH_READ_ONLY": "1: nothing is written and nothing is measured",
+    "TUNESMITH_WAIT_S": "seconds a call waits for another process that searches the same key before it takes the default (600)",
+    "TUNESMITH_BUDGET_S": "seconds one search may take (no limit)",
+    "TUNESMITH_JOBS": "compilers run at once (the number of usable cores)",
+    "TUNESMITH_CC": "the C compiler of the cc backend (cc, gcc or clang on PATH, else ziglang's)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the environment asks for. See `VARIABLES`."""
+
+    cache_dir: Path
+    policy: Track | None = None
+    strict: bool = False
+    store_layers: tuple[Path, ...] = ()
+    read_only: bool = False
+    wait_s: float = 600.0
+    budget_s: float | None = None
+    jobs: int = 1
+    cc: str | None = None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Options:
+        """Read the variables.
+
+        Raises:
+            BadInput: naming the variable, its bad value and the good ones, or a misspelt TUNESMITH_ variable.
+        """
+        for name in environ:
+            if name.startswith("TUNESMITH_") and name not in VARIABLES and not name.startswith("TUNESMITH_CI_"):
+                raise BadInput(unknown("environment variable", name, VARIABLES))
+        asked = environ.get("TUNESMITH_POLICY", "").strip().lower()
+        good = (*TRACKS, "strict-lookup")
+        if asked and asked not in good:
+            raise BadInput(f"TUNESMITH_POLICY={asked}: good values: {', '.join(good)}")
+        track = "lookup" if asked == "strict-lookup" else asked
+        return cls(
+            cache_dir=_cache_dir(environ),
+            policy=cast(Track, track) if track else None,
+            strict=asked == "strict-lookup",
+            store_layers=tuple(Path(p).expanduser() for p in environ.get("TUNESMITH_STORE_LAYERS", "").split(os.pathsep) if p),
+            read_only=_flag(environ, "TUNESMITH_READ_ONLY"),
+            wait_s=_number(environ, "TUNESMITH_WAIT_S", 600.0),
+            budget_s=_number(environ, "TUNESMITH_BUDGET_S", None),
+            jobs=max(1, int(_number(environ, "TUNESMITH_JOBS", float(usable_cores())))),
+            cc=environ.get("TUNESMITH_CC") or None,
+        )
+
+
+def usable_cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cache_dir(environ: Mapping[str, str]) -> Path:
+    asked = environ.get("TUNESMITH_CACHE_DIR")
+    if asked:
+        return Path(asked).expanduser()
+    from platformdirs import user_cache_path  # not needed where the variable is set
+
+    return user_cache_path("tunesmith", appauthor=False)
+
+
+def _flag(environ: Mapping[str, str], name: str) -> bool:
+    value = environ.get(name, "").strip().lower()
+    if value not in ("", "0", "1", "false", "true"):
+        raise BadInput(f"{name}={value}: good values: 0, 1")
+    return value in ("1", "true")
+
+
+def _number(environ: Mapping[str, str], name: str, usual: float | None) -> float:
+    value = environ.get(name, "").strip()
+    if not value:
+        return cast(float, usual)
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise BadInput(f"{name}={value}: good values: a number of at least 0")
+    return number
+
+
+@cache
+def options() -> Options:
+    """The environment's Options, read at the first call. `options.cache_clear()` makes the next call read again."""
+    return Options.from_environment(os.environ)
+
+
+# --- the one switch -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Policy:
+    """How far a call may go. Compared by identity: there is one object for each (track, strict)."""
+
+    track: Track
+    strict: bool = False
+
+    @staticmethod
+    def of(track: str, strict: bool = False) -> Policy:
+        """The Policy of these words.
+
+        Raises:
+            BadInput: for a track that does not exist, or strict with another track than lookup.
+        """
+        if track not in TRACKS:
+            raise BadInput(unknown("policy", track, TRACKS))
+        if strict and track != "lookup":
+            raise BadInput(f"policy({track!r}, strict=True): strict goes with 'lookup', where it makes a miss an error")
+        return _POLICIES[track, strict]
+
+
+_POLICIES = {(track, strict): Policy(cast(Track, track), strict) for track in TRACKS for strict in (False, True)}
+
+#: the innermost open scope's Policy; read on every call of a tuned kernel
+scoped_policy: ContextVar[Policy | None] = ContextVar("tunesmith_policy", default=None)
+
+
+@contextmanager
+def policy(track: str, *, strict: bool = False) -> Iterator[None]:
+    """Within this scope, calls of tuned kernels go this far.
+
+    `default`: the kernel's own heuristic. `lookup`: what the store and the tables know, else the heuristic.
+    `search`: the same, and what nobody knows is measured. The scope holds for the thread (or async task) that
+    opened it; `TUNESMITH_POLICY` holds for the process.
+
+    Args:
+        track: `"default"`, `"lookup"` or `"search"`.
+        strict: with `"lookup"`, a call of which nothing is known raises `LookupMiss`.
+    """
+    token = scoped_policy.set(Policy.of(track, strict))
+    try:
+        yield
+    finally:
+        scoped_policy.reset(token)
+
+
+def policy_in_force(kernels_own: str | None) -> Policy:
+    """The scope's Policy, else the environment's, else the kernel's own, else `search`."""
+    scoped = scoped_policy.get()
+    if scoped is not None:
+        return scoped
+    asked = options()
+    if asked.policy is not None:
+        return Policy.of(asked.policy, asked.strict)
+    return Policy.of(kernels_own or "search")
