@@ -1,17 +1,17 @@
 """Every exception tunesmith raises on purpose.
 
-    TunesmithError
-    ├── BadInput (ValueError)          what was asked for makes no sense; says the bad value and the good ones
-    │   ├── SpaceError                 an axis, a constraint or a Config that does not belong to a Space
-    │   └── ProblemError               a dimension, dtype or flag that is unknown, missing or out of range
-    ├── FingerprintError               a kernel reads something whose content cannot be identified
-    ├── MissingEngine (ImportError)    a package, compiler or device is not there; ends with the command to type
-    ├── CompileFailed                  a compiler refused; carries what it said
-    ├── NoWorkingConfig                every Config of a search failed; lists the reasons with counts
-    ├── LookupMiss (LookupError)       `policy("lookup", strict=True)` and nothing is known; names the nearest key
-    └── StoreError                     a store that was named explicitly cannot be used
+TunesmithError
+├── BadInput (ValueError)          what was asked for makes no sense; says the bad value and the good ones
+│   ├── SpaceError                 an axis, a constraint or a Config that does not belong to a Space
+│   └── ProblemError               a dimension, dtype or flag that is unknown, missing or out of range
+├── FingerprintError               a kernel reads something whose content cannot be identified
+├── MissingEngine (ImportError)    a package, compiler or device is not there; ends with the command to type
+├── CompileFailed                  a compiler refused; carries what it said
+├── NoWorkingConfig                every Config of a search failed; lists the reasons with counts
+├── LookupMiss (LookupError)       `policy("lookup", strict=True)` and nothing is known; names the nearest key
+└── StoreError                     a store that was named explicitly cannot be used
 
-    TunesmithWarning (UserWarning)     something was seen that a user should know; says what was done about it
+TunesmithWarning (UserWarning)     something was seen that a user should know; says what was done about it
 """
 
 from __future__ import annotations

@@ -22,11 +22,13 @@ class Command:
         argv: the command; `{output}` stands for a temporary path, which becomes `output` when the command succeeds.
         output: where the artifact belongs. A job whose output exists is done already.
         timeout_s: when the process is killed.
+        environ: environment variables it gets beside those of this process.
     """
 
     argv: tuple[str, ...]
     output: Path
     timeout_s: float = 120.0
+    environ: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from tunesmith.errors import BadInput, unknown
 
 #: name → what it does, for `tunesmith doctor` and the documentation
 VARIABLES: Mapping[str, str] = {
-    "TUNESMITH_POLICY": "how far a call may go on a new problem: default, lookup or search; strict-lookup makes a miss an error",
+    "TUNESMITH_POLICY": "how far a call may go on a new problem: default, lookup, strict-lookup (a miss is an error), search",
     "TUNESMITH_CACHE_DIR": "the folder of the store and of compiled kernels",
-    "TUNESMITH_STORE_LAYERS": f"folders of read-only stores that are looked through after one's own, separated by {os.pathsep!r}",
+    "TUNESMITH_STORE_LAYERS": f"folders of read-only stores, looked through after one's own, separated by {os.pathsep!r}",
     "TUNESMITH_READ_ONLY": "1: nothing is written and nothing is measured",
-    "TUNESMITH_WAIT_S": "seconds a call waits for another process that searches the same key before it takes the default (600)",
+    "TUNESMITH_WAIT_S": "seconds a call waits for whoever searches the same key, then it takes the default (600)",
     "TUNESMITH_BUDGET_S": "seconds one search may take (no limit)",
     "TUNESMITH_JOBS": "compilers run at once (the number of usable cores)",
     "TUNESMITH_CC": "the C compiler of the cc backend (cc, gcc or clang on PATH, else ziglang's)",
@@ -60,7 +60,9 @@ class Options:
             cache_dir=_cache_dir(environ),
             policy=cast(Track, track) if track else None,
             strict=asked == "strict-lookup",
-            store_layers=tuple(Path(p).expanduser() for p in environ.get("TUNESMITH_STORE_LAYERS", "").split(os.pathsep) if p),
+            store_layers=tuple(
+                Path(p).expanduser() for p in environ.get("TUNESMITH_STORE_LAYERS", "").split(os.pathsep) if p
+            ),
             read_only=_flag(environ, "TUNESMITH_READ_ONLY"),
             wait_s=_number(environ, "TUNESMITH_WAIT_S", 600.0),
             budget_s=_number(environ, "TUNESMITH_BUDGET_S", None),
@@ -140,7 +142,7 @@ scoped_policy: ContextVar[Policy | None] = ContextVar("tunesmith_policy", defaul
 
 
 @contextmanager
-def policy(track: str, *, strict: bool = False) -> Iterator[None]:
+def policy(track: str, *, strict: bool = False) -> Generator[None]:
     """Within this scope, calls of tuned kernels go this far.
 
     `default`: the kernel's own heuristic. `lookup`: what the store and the tables know, else the heuristic.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn, TypeAlias, Union
+from keyword import iskeyword
+from typing import Any, NoReturn, TypeAlias, cast
 
 from tunesmith.errors import BadInput
 
 #: What a knob can be set to. Tuples hold permutations (an order of loops, say).
-KnobValue: TypeAlias = Union[int, float, bool, str, None, tuple["KnobValue", ...]]
+KnobValue: TypeAlias = "int | float | bool | str | tuple[KnobValue, ...] | None"
 
 
 class Config(Mapping[str, KnobValue]):
@@ -30,6 +31,8 @@ class Config(Mapping[str, KnobValue]):
     _hash: int
 
     def __init__(self, knobs: Mapping[str, object] | None = None, /, **named: object) -> None:
+        if not isinstance(knobs, (Mapping, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadInput(f"a Config is made from a mapping of knobs, not from {knobs!r}")
         given = dict(knobs or {})
         twice = sorted(given.keys() & named.keys())
         if twice:
@@ -85,7 +88,7 @@ class Config(Mapping[str, KnobValue]):
 
     def __repr__(self) -> str:
         """Python that makes this Config again, ready to paste."""
-        if all(name.isidentifier() for name in self._knobs):
+        if all(name.isidentifier() and not iskeyword(name) for name in self._knobs):
             return f"Config({', '.join(f'{name}={value!r}' for name, value in self._knobs.items())})"
         return f"Config({self._knobs!r})"
 
@@ -115,7 +118,7 @@ def _knob_value(name: object, value: object) -> KnobValue:
             raise BadInput(f"knob {name!r} is {value!r}: a knob is a finite number")
         return float(value)
     if isinstance(value, (tuple, list)):
-        return tuple(_knob_value(name, part) for part in value)  # pyright: ignore[reportUnknownVariableType]
+        return tuple(_knob_value(name, part) for part in cast("tuple[object, ...]", value))
     raise BadInput(
         f"knob {name!r} is {value!r} of type {type(value).__name__}: "
         "a knob is an int, float, bool, str, None or a tuple of these"

@@ -54,30 +54,57 @@ class Device:
         return f"{self.kind}:{self.name}:{self.arch}:{self.units}"
 
 
-def _nvidia(name: str, arch: str, units: int, shared: tuple[int, int], limits: tuple[int, int], l2_mib: int, gib: int, tb_s: float, peak: Peaks) -> Device:
-    """A CUDA chip: shared = KiB (a block, an SM); limits = (threads, blocks) an SM; the rest is the same for all."""
+def _nvidia(
+    name: str, arch: str, units: int, *, shared_kib: tuple[int, int], threads: int, blocks: int, l2_mib: int, gib: int, tb_s: float,
+    **tera: float,
+) -> Device:  # fmt: skip
+    """A CUDA chip: shared memory of (a block, an SM), threads and blocks of an SM, dense TFLOP/s by dtype."""
     return Device(
         "cuda", name, arch, units,
-        registers_per_unit=65536, shared_bytes_per_block=shared[0] * KIB, shared_bytes_per_unit=shared[1] * KIB,
-        threads_per_unit=limits[0], blocks_per_unit=limits[1], warp=32,
-        l2_bytes=l2_mib * KIB**2, memory_bytes=gib * KIB**3, bandwidth=tb_s * 1e12, peak=peak,
+        registers_per_unit=65536, shared_bytes_per_block=shared_kib[0] * KIB, shared_bytes_per_unit=shared_kib[1] * KIB,
+        threads_per_unit=threads, blocks_per_unit=blocks, warp=32,
+        l2_bytes=l2_mib * KIB**2, memory_bytes=gib * KIB**3, bandwidth=tb_s * 1e12, peak=_flops(tera),
     )  # fmt: skip
 
 
-_TERA = 1e12
-#: Vendors' data sheets (dense rates) and CUDA's programming guide, table "technical specifications per compute capability".
+def _flops(tera: Mapping[str, float]) -> dict[str, float]:
+    """FLOP/s from TFLOP/s; bfloat16 runs as fast as float16 where nothing else is said."""
+    half = {"bfloat16": tera["float16"]} if "float16" in tera else {}
+    return {dtype: rate * 1e12 for dtype, rate in {**half, **tera}.items()}
+
+
+# Vendors' data sheets (dense rates), and the table of technical specifications per compute capability in CUDA's
+# programming guide.
 _KNOWN = (
-    _nvidia("NVIDIA GeForce RTX 3070", "sm_86", 46, (99, 100), (1536, 16), 4, 8, 0.448, {"float32": 20.3 * _TERA, "float16": 81.3 * _TERA, "bfloat16": 40.6 * _TERA}),
-    _nvidia("NVIDIA L40S", "sm_89", 142, (99, 100), (1536, 24), 96, 48, 0.864, {"float32": 91.6 * _TERA, "float16": 362 * _TERA, "bfloat16": 362 * _TERA, "float8_e4m3fn": 733 * _TERA}),
-    _nvidia("NVIDIA A100-SXM4-80GB", "sm_80", 108, (163, 164), (2048, 32), 40, 80, 2.039, {"float32": 19.5 * _TERA, "float16": 312 * _TERA, "bfloat16": 312 * _TERA, "float64": 19.5 * _TERA}),
-    _nvidia("NVIDIA H100 80GB HBM3", "sm_90", 132, (227, 228), (2048, 32), 50, 80, 3.35, {"float32": 66.9 * _TERA, "float16": 989 * _TERA, "bfloat16": 989 * _TERA, "float8_e4m3fn": 1979 * _TERA}),
-    _nvidia("NVIDIA H200", "sm_90", 132, (227, 228), (2048, 32), 60, 141, 4.8, {"float32": 66.9 * _TERA, "float16": 989 * _TERA, "bfloat16": 989 * _TERA, "float8_e4m3fn": 1979 * _TERA}),
-    _nvidia("NVIDIA B200", "sm_100", 148, (227, 228), (2048, 32), 126, 180, 7.7, {"float32": 75 * _TERA, "float16": 2250 * _TERA, "bfloat16": 2250 * _TERA, "float8_e4m3fn": 4500 * _TERA}),
+    _nvidia(
+        "NVIDIA GeForce RTX 3070", "sm_86", 46, shared_kib=(99, 100), threads=1536, blocks=16, l2_mib=4, gib=8, tb_s=0.448,
+        float32=20.3, float16=81.3, bfloat16=40.6,
+    ),
+    _nvidia(
+        "NVIDIA L40S", "sm_89", 142, shared_kib=(99, 100), threads=1536, blocks=24, l2_mib=96, gib=48, tb_s=0.864,
+        float32=91.6, float16=362, float8_e4m3fn=733,
+    ),
+    _nvidia(
+        "NVIDIA A100-SXM4-80GB", "sm_80", 108, shared_kib=(163, 164), threads=2048, blocks=32, l2_mib=40, gib=80, tb_s=2.039,
+        float64=19.5, float32=19.5, float16=312,
+    ),
+    _nvidia(
+        "NVIDIA H100 80GB HBM3", "sm_90", 132, shared_kib=(227, 228), threads=2048, blocks=32, l2_mib=50, gib=80, tb_s=3.35,
+        float64=66.9, float32=66.9, float16=989, float8_e4m3fn=1979,
+    ),
+    _nvidia(
+        "NVIDIA H200", "sm_90", 132, shared_kib=(227, 228), threads=2048, blocks=32, l2_mib=60, gib=141, tb_s=4.8,
+        float64=66.9, float32=66.9, float16=989, float8_e4m3fn=1979,
+    ),
+    _nvidia(
+        "NVIDIA B200", "sm_100", 148, shared_kib=(227, 228), threads=2048, blocks=32, l2_mib=126, gib=180, tb_s=7.7,
+        float32=75, float16=2250, float8_e4m3fn=4500,
+    ),
     Device(
         "hip", "AMD Instinct MI300X", "gfx942", 304,
         registers_per_unit=131072, shared_bytes_per_block=64 * KIB, shared_bytes_per_unit=64 * KIB,
-        threads_per_unit=2048, blocks_per_unit=32, warp=64, l2_bytes=4 * KIB**2, memory_bytes=192 * KIB**3,
-        bandwidth=5.3e12, peak={"float32": 163.4 * _TERA, "float16": 1307 * _TERA, "bfloat16": 1307 * _TERA, "float8_e4m3fnuz": 2615 * _TERA},
+        threads_per_unit=2048, blocks_per_unit=32, warp=64, l2_bytes=4 * KIB**2, memory_bytes=192 * KIB**3, bandwidth=5.3e12,
+        peak=_flops({"float64": 163.4, "float32": 163.4, "float16": 1307, "float8_e4m3fnuz": 2615}),
     ),
 )  # fmt: skip
 

@@ -43,7 +43,9 @@ class Key:
     def stale(self, soft: Mapping[str, str]) -> list[str]:
         """The soft reasons why something found under other versions may be out of date: `compiler: 12.2, was 11.4`."""
         names = sorted({*self.soft, *soft})
-        return [f"{n}: {self.soft.get(n, '?')}, was {soft.get(n, '?')}" for n in names if self.soft.get(n) != soft.get(n)]
+        return [
+            f"{n}: {self.soft.get(n, '?')}, was {soft.get(n, '?')}" for n in names if self.soft.get(n) != soft.get(n)
+        ]
 
     def differences(self, other: Key) -> list[str]:
         """The hard fields in which two Keys differ, nearest first: the Problem's fields, then the rest."""
@@ -53,7 +55,11 @@ class Key:
             for name in ("kernel", "device", "fingerprint", "protocol")
             if getattr(self, name) != getattr(other, name)
         ]
-        env = [f"${n}: {mine.get(n)}, known: {known.get(n)}" for n in sorted({*mine, *known}) if mine.get(n) != known.get(n)]
+        env = [
+            f"${n}: {mine.get(n)}, known: {known.get(n)}"
+            for n in sorted({*mine, *known})
+            if mine.get(n) != known.get(n)
+        ]
         return self.problem.differences(other.problem) + rest + env
 
     def to_data(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What became of a Config (`Measured`, `Failed`, `Untried`), the `Trial` that says so, and the `Choice` made of Trials."""
+"""What became of a Config (`Measured`, `Failed`, `Untried`), the `Trial` that says so, the `Choice` made of Trials."""
 
 from __future__ import annotations
 
@@ -187,17 +187,30 @@ def trial_from_data(data: Mapping[str, Any]) -> Trial:
     """
     try:
         if "measured" in data:
-            outcome: Outcome = Measured(tuple(Sample(float(s), int(r), int(o), None if c is None else float(c)) for r, o, c, s in data["measured"]))
+            outcome: Outcome = Measured(
+                tuple(
+                    Sample(float(s), int(r), int(o), None if c is None else float(c)) for r, o, c, s in data["measured"]
+                )
+            )
         elif "failed" in data:
             failed = data["failed"]
             outcome = Failed(failed["stage"], str(failed["reason"]), str(failed.get("detail", "")))
         else:
             outcome = Untried(str(data["untried"]))
         known = {f.name for f in fields(Resources)}
-        resources = Resources(**{name: int(value) for name, value in data.get("resources", {}).items() if name in known})
+        resources = Resources(
+            **{name: int(value) for name, value in data.get("resources", {}).items() if name in known}
+        )
         compile_s = data.get("compile_s")
         soft = {str(name): str(value) for name, value in cast("dict[Any, Any]", data.get("soft", {})).items()}
-        return Trial(Config(data["config"]), outcome, resources, str(data.get("at", "")), None if compile_s is None else float(compile_s), soft)
+        return Trial(
+            Config(data["config"]),
+            outcome,
+            resources,
+            str(data.get("at", "")),
+            None if compile_s is None else float(compile_s),
+            soft,
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not a Trial: {type(error).__name__}: {error}") from error
 
@@ -240,7 +253,9 @@ def choice_from_data(data: Mapping[str, Any]) -> Choice:
             ties=tuple(Config(tie) for tie in data.get("ties", ())),
             distance=str(data.get("distance", "")),
             measured_at=None if measured_at is None else Problem.parse(measured_at),
-            candidates={str(name): int(count) for name, count in cast("dict[Any, Any]", data.get("candidates", {})).items()},
+            candidates={
+                str(name): int(count) for name, count in cast("dict[Any, Any]", data.get("candidates", {})).items()
+            },
             space=str(data.get("space", "")),
             note=str(data.get("note", "")),
         )

@@ -176,7 +176,11 @@ def _field_value(name: object, value: object) -> FieldValue:
 
 
 def complete(
-    given: Problem, dims: Sequence[str], arrays: Sequence[str], dtypes: Mapping[str, Sequence[str]], optional: Mapping[str, object]
+    given: Problem,
+    dims: Sequence[str],
+    arrays: Sequence[str],
+    dtypes: Mapping[str, Sequence[str]],
+    optional: Mapping[str, object],
 ) -> Problem:
     """A Problem as a user spells it, checked and with every field in place.
 

@@ -32,19 +32,20 @@ class Permutations(Sequence[tuple[KnobValue, ...]]):
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         rank = range(len(self))[index]
-        left, order = list(self._items), []
+        left = list(self._items)
+        order: list[KnobValue] = []
         for width in range(len(left), 0, -1):  # the rank's digits in the factorial base
             digit, rank = divmod(rank, math.factorial(width - 1))
             order.append(left.pop(digit))
         return tuple(order)
 
     def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
-        order = list(value) if isinstance(value, tuple) else []  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+        order = cast("tuple[KnobValue, ...]", value) if isinstance(value, tuple) else ()
         left, rank = list(self._items), 0
-        if sorted(map(repr, order)) != sorted(map(repr, left)):  # pyright: ignore[reportUnknownArgumentType]
-            raise ValueError(value)
-        for item in order:  # pyright: ignore[reportUnknownVariableType]
-            digit = left.index(item)  # pyright: ignore[reportUnknownArgumentType]
+        if sorted(map(repr, order)) != sorted(map(repr, left)):
+            raise ValueError(f"not an order of {self._items!r}")
+        for item in order:
+            digit = left.index(item)
             rank += digit * math.factorial(len(left) - 1)
             left.pop(digit)
         return rank
@@ -201,8 +202,13 @@ class Grid:
                 if name not in self.axes:
                     raise SpaceError(f"constraint {constraint.reason!r}: {unknown('knob', name, self.axes)}")
         order = list(self.axes)
-        at = [max((order.index(name) for name in c.knobs), default=0) if c.knobs is not None else len(order) - 1 for c in self.constraints]
-        ready = tuple(tuple(c for c, i in zip(self.constraints, at) if i == depth) for depth in range(len(order)))
+        at = [
+            max((order.index(name) for name in c.knobs), default=0) if c.knobs is not None else len(order) - 1
+            for c in self.constraints
+        ]
+        ready = tuple(
+            tuple(c for c, i in zip(self.constraints, at, strict=True) if i == depth) for depth in range(len(order))
+        )
         object.__setattr__(self, "_ready", ready)
 
     @property
@@ -304,7 +310,13 @@ class Listed:
     def neighbours(self, config: Config) -> Iterator[Config]:
         for other in self.configs:
             names = {*config, *other}
-            if sum(config.get(n, ...) != other.get(n, ...) or type(config.get(n)) is not type(other.get(n)) for n in names) == 1:
+            if (
+                sum(
+                    config.get(n, ...) != other.get(n, ...) or type(config.get(n)) is not type(other.get(n))
+                    for n in names
+                )
+                == 1
+            ):
                 yield other
 
 
@@ -416,20 +428,20 @@ class Space:
                 yield config
 
     def sample(self, n: int, seed: int = 0) -> list[Config]:
-        """Up to `n` different legal Configs without enumerating: parts weighted by their cardinality."""
+        """Up to `n` different legal Configs, at random; only a small Space is enumerated for it."""
         rng = random.Random(seed)
+        if self.cardinality <= max(1000, 4 * n):
+            legal = list(self)
+            return rng.sample(legal, min(n, len(legal)))
         found: dict[Config, None] = {}
         weights = [part.cardinality for part in self._parts]
-        for _ in range(20 * n + 20):  # repeats are rare unless the Space is nearly used up
+        for _ in range(20 * n):  # repeats are rare unless few points are legal: then fewer are found
             if len(found) == n:
                 break
             part = rng.choices(self._parts, weights)[0]
             knobs = rng.choice(part.configs) if isinstance(part, Listed) else part.draw(rng, tries=200)
             if knobs is not None:
                 found[knobs if isinstance(knobs, Config) else Config(knobs)] = None
-        if len(found) < n and self.cardinality <= 100_000:  # small: enumerate what the draws missed
-            rest = [config for config in self if config not in found]
-            found.update(dict.fromkeys(rng.sample(rest, min(len(rest), n - len(found)))))
         return list(found)
 
     def fault(self, config: Config) -> str | None:
@@ -472,7 +484,9 @@ class Space:
 
     def __repr__(self) -> str:
         parts = [
-            f"{len(p.configs)} Configs" if isinstance(p, Listed) else " × ".join(f"{n}[{len(a.values)}]" for n, a in p.axes.items())
+            f"{len(p.configs)} Configs"
+            if isinstance(p, Listed)
+            else " × ".join(f"{n}[{len(a.values)}]" for n, a in p.axes.items())
             for p in self._parts
         ]
         return f"<Space {' + '.join(parts)}>"
@@ -481,7 +495,11 @@ class Space:
 def _fix(part: Grid | Listed, fixed: Config) -> Grid | Listed | str:
     """A part with some knobs held, or why it can't be."""
     if isinstance(part, Listed):
-        kept = tuple(c for c in part.configs if all(name in c and Config({name: c[name]}) == Config({name: fixed[name]}) for name in fixed))
+        kept = tuple(
+            c
+            for c in part.configs
+            if all(name in c and Config({name: c[name]}) == Config({name: fixed[name]}) for name in fixed)
+        )
         return Listed(kept) if kept else f"no Config of the list has {fixed!r}"
     axes = dict(part.axes)
     for name, value in fixed.items():

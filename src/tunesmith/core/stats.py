@@ -38,10 +38,12 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
         if tail > (1 - confidence) / 2:
             break
         below = k
-    return (ordered[below + 1], ordered[n - 2 - below]) if below >= 0 else (ordered[0], ordered[-1])
+    return (ordered[below], ordered[n - 1 - below]) if below >= 0 else (ordered[0], ordered[-1])
 
 
-def paired_ratio(ours: Sequence[float], theirs: Sequence[float], confidence: float = 0.95) -> tuple[float, float, float]:
+def paired_ratio(
+    ours: Sequence[float], theirs: Sequence[float], confidence: float = 0.95
+) -> tuple[float, float, float]:
     """How many times longer `ours` takes than `theirs`, from samples taken side by side.
 
     The i-th samples of both were taken in the same round, so that drift cancels.
@@ -50,7 +52,7 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float], confidence: flo
         (ratio, low, high): the geometric mean of the paired ratios and its interval, by Student's t
         on the logarithms; the interval is infinite below two pairs.
     """
-    logs = [math.log(a / b) for a, b in zip(ours, theirs)]
+    logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
     if not logs:
         raise ValueError("a ratio of nothing")
     mean = math.fsum(logs) / len(logs)

@@ -1,0 +1,55 @@
+"""tunesmith finds the fastest configuration of a compute kernel, remembers it, and gets out of the way."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device, add_device, known_device, known_devices
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Choice, Failed, Measured, Resources, Sample, Trial, Untried
+from tunesmith.core.problem import Problem
+from tunesmith.core.space import Axis, Space, booleans, choices, integers, permutations, powers_of_two
+from tunesmith.options import policy
+
+if TYPE_CHECKING:
+    from tunesmith.api import TunedKernel, autotune
+    from tunesmith.backends import cc
+    from tunesmith.backends.call import built
+    from tunesmith.misses import Miss, misses
+    from tunesmith.report.terminal import watch
+
+#: what takes a moment to import is imported when it is asked for: name → module and attribute
+_LAZY = {
+    "Miss": ("tunesmith.misses", "Miss"),
+    "TunedKernel": ("tunesmith.api", "TunedKernel"),
+    "autotune": ("tunesmith.api", "autotune"),
+    "built": ("tunesmith.backends.call", "built"),
+    "cc": ("tunesmith.backends.cc", None),
+    "misses": ("tunesmith.misses", "misses"),
+    "watch": ("tunesmith.report.terminal", "watch"),
+}
+
+__all__ = [
+    "Axis", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Problem", "Resources", "Sample", "Space",
+    "Trial", "TunedKernel", "Untried", "add_device", "autotune", "booleans", "built", "cc", "choices", "integers",
+    "known_device", "known_devices", "misses", "permutations", "policy", "powers_of_two", "watch",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("tunesmith")
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tunesmith' has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    found = import_module(module)
+    globals()[name] = getattr(found, attribute) if attribute else found
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""Measuring: one honest duration (`clock`), many candidates and few launches (`race`), and who won (`pick`)."""

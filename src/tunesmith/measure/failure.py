@@ -1,0 +1,79 @@
+"""From an exception to a `Failed` with a stage and a reason; the place where a candidate's error stops."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from tunesmith.core.config import Config
+from tunesmith.core.outcome import Failed, Stage
+from tunesmith.errors import CompileFailed, NoWorkingConfig, TunesmithError
+
+T = TypeVar("T")
+
+
+def attempt(stage: Stage, act: Callable[[], T]) -> tuple[T | None, Failed | None, BaseException | None]:
+    """Do something that a candidate may fail at.
+
+    A candidate may raise anything, `sys.exit` included: only the user's Ctrl-C passes.
+
+    Returns:
+        (result, None, None), or (None, what became of it, the exception).
+    """
+    try:
+        return act(), None, None
+    except (Exception, SystemExit) as error:
+        return None, failed(stage, error), error
+
+
+def failed(stage: Stage, error: BaseException) -> Failed:
+    """An exception as an Outcome: one line that begins with its type, and the last frames for who wants more."""
+    if isinstance(error, CompileFailed):
+        return Failed("compile", one_line(error), error.output)
+    detail = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-4))
+    return Failed(stage, one_line(error), detail)
+
+
+def one_line(error: BaseException) -> str:
+    """`RuntimeError: pass pipeline failed`; with need and limit where an out-of-resources error carries them."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else ""
+    name = "" if isinstance(error, TunesmithError) else type(error).__name__
+    required, limit = getattr(error, "required", None), getattr(error, "limit", None)
+    if isinstance(required, int) and isinstance(limit, int) and str(required) not in text:
+        text = f"{text + ': ' if text else ''}needs {required}, limit {limit}"
+    return f"{name}: {text}" if name and text else name or text
+
+
+def name_the_config(launch: Callable[..., Any], kernel: str, config: Config) -> Callable[..., Any]:
+    """A launch whose error says which Config it was: for the first launch of a Config that nothing has tried."""
+
+    def first_launch(*args: Any) -> Any:
+        result, failure, error = attempt("launch", lambda: launch(*args))
+        if failure is not None:
+            raise NoWorkingConfig(f"{kernel}: its only Config does not run: {config!r}: {failure.reason}") from error
+        return result
+
+    return first_launch
+
+
+def all_failed(
+    kernel: str, problem: str, failures: Sequence[tuple[Config, Failed]], error: BaseException | None
+) -> NoWorkingConfig:
+    """The error of a search in which nothing worked: the distinct reasons with counts, each with its Configs.
+
+    When every Config failed alike, that is most likely a fault of the call and not of the Configs: it says so.
+    """
+    groups: dict[tuple[str, str], list[Config]] = {}
+    for config, failure in failures:
+        groups.setdefault((failure.stage, failure.reason), []).append(config)
+    lines = [f"{kernel}({problem}): none of {len(failures)} Configs works"]
+    for (stage, reason), configs in sorted(groups.items(), key=lambda group: -len(group[1])):
+        shown = "; ".join(repr(config) for config in configs[:3]) + ("; …" if len(configs) > 3 else "")
+        lines.append(f"  {len(configs)} × {stage}: {reason}  [{shown}]")
+    if len(groups) == 1 and len(failures) > 1:
+        lines.append("  All failed alike: the fault is likely in the kernel or the call, not in the Configs.")
+    failure = NoWorkingConfig("\n".join(lines))
+    failure.__cause__ = error
+    return failure

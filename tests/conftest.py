@@ -1,0 +1,64 @@
+"""What every test gets: a store of its own, a clean environment, and in CI no silent skips."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tunesmith.options import options
+
+# a busy machine stops a test for half a second now and then: pytest's own timeout is the limit
+settings.register_profile("tunesmith", deadline=None)
+settings.load_profile("tunesmith")
+
+
+@pytest.fixture(autouse=True)
+def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing a test stores outlives it, and no setting of the machine's reaches it."""
+    for name in [name for name in os.environ if name.startswith("TUNESMITH_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TUNESMITH_CACHE_DIR", str(tmp_path / "tunesmith-cache"))
+    options.cache_clear()
+    yield
+    options.cache_clear()
+
+
+# --- CI has everything that a machine without a GPU can have, so a skip there is a hole ---------------
+
+
+class NoSkips:
+    """Fails a run in which anything outside tests/gpu was skipped, and says what."""
+
+    def __init__(self) -> None:
+        self.skipped: list[str] = []
+
+    def look_at(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        expected_failure = hasattr(report, "wasxfail")  # pytest reports it as skipped
+        if report.skipped and not expected_failure and not report.nodeid.startswith("tests/gpu/"):
+            why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+            self.skipped.append(f"{report.nodeid}: {why}")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.look_at(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.look_at(report)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.skipped and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.skipped:
+            terminalreporter.section("skipped outside tests/gpu: a failure in CI", red=True)
+            for line in self.skipped:
+                terminalreporter.line(line)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("TUNESMITH_CI_NO_SKIPS") == "1":
+        config.pluginmanager.register(NoSkips(), "tunesmith-no-skips")
