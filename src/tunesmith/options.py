@@ -16,9 +16,9 @@ from tunesmith.errors import BadInput, unknown
 
 #: name → what it does, for `tunesmith doctor` and the documentation
 VARIABLES: Mapping[str, str] = {
-    "TUNESMITH_POLICY": "how far a call may go on a new problem: default, lookup, strict-lookup (a miss is an error), search",
+    "TUNESMITH_POLICY": "how far a call may go: default, lookup, strict-lookup (a miss is an error) or search",
     "TUNESMITH_CACHE_DIR": "the folder of the store and of compiled kernels",
-    "TUNESMITH_STORE_LAYERS": f"folders of read-only stores, looked through after one's own, separated by {os.pathsep!r}",
+    "TUNESMITH_STORE_LAYERS": f"folders of read-only stores, read after one's own, separated by {os.pathsep!r}",
     "TUNESMITH_READ_ONLY": "1: nothing is written and nothing is measured",
     "TUNESMITH_WAIT_S": "seconds a call waits for whoever searches the same key, then it takes the default (600)",
     "TUNESMITH_BUDGET_S": "seconds one search may take (no limit)",

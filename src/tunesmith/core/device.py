@@ -55,8 +55,8 @@ class Device:
 
 
 def _nvidia(
-    name: str, arch: str, units: int, *, shared_kib: tuple[int, int], threads: int, blocks: int, l2_mib: int, gib: int, tb_s: float,
-    **tera: float,
+    name: str, arch: str, units: int, *, shared_kib: tuple[int, int], threads: int, blocks: int, l2_mib: int, gib: int,
+    tb_s: float, **tera: float,
 ) -> Device:  # fmt: skip
     """A CUDA chip: shared memory of (a block, an SM), threads and blocks of an SM, dense TFLOP/s by dtype."""
     return Device(
@@ -77,33 +77,34 @@ def _flops(tera: Mapping[str, float]) -> dict[str, float]:
 # programming guide.
 _KNOWN = (
     _nvidia(
-        "NVIDIA GeForce RTX 3070", "sm_86", 46, shared_kib=(99, 100), threads=1536, blocks=16, l2_mib=4, gib=8, tb_s=0.448,
-        float32=20.3, float16=81.3, bfloat16=40.6,
+        "NVIDIA GeForce RTX 3070", "sm_86", 46, shared_kib=(99, 100), threads=1536, blocks=16,
+        l2_mib=4, gib=8, tb_s=0.448, float32=20.3, float16=81.3, bfloat16=40.6,
     ),
     _nvidia(
-        "NVIDIA L40S", "sm_89", 142, shared_kib=(99, 100), threads=1536, blocks=24, l2_mib=96, gib=48, tb_s=0.864,
-        float32=91.6, float16=362, float8_e4m3fn=733,
+        "NVIDIA L40S", "sm_89", 142, shared_kib=(99, 100), threads=1536, blocks=24,
+        l2_mib=96, gib=48, tb_s=0.864, float32=91.6, float16=362, float8_e4m3fn=733,
     ),
     _nvidia(
-        "NVIDIA A100-SXM4-80GB", "sm_80", 108, shared_kib=(163, 164), threads=2048, blocks=32, l2_mib=40, gib=80, tb_s=2.039,
-        float64=19.5, float32=19.5, float16=312,
+        "NVIDIA A100-SXM4-80GB", "sm_80", 108, shared_kib=(163, 164), threads=2048, blocks=32,
+        l2_mib=40, gib=80, tb_s=2.039, float64=19.5, float32=19.5, float16=312,
     ),
     _nvidia(
-        "NVIDIA H100 80GB HBM3", "sm_90", 132, shared_kib=(227, 228), threads=2048, blocks=32, l2_mib=50, gib=80, tb_s=3.35,
-        float64=66.9, float32=66.9, float16=989, float8_e4m3fn=1979,
+        "NVIDIA H100 80GB HBM3", "sm_90", 132, shared_kib=(227, 228), threads=2048, blocks=32,
+        l2_mib=50, gib=80, tb_s=3.35, float64=66.9, float32=66.9, float16=989, float8_e4m3fn=1979,
     ),
     _nvidia(
-        "NVIDIA H200", "sm_90", 132, shared_kib=(227, 228), threads=2048, blocks=32, l2_mib=60, gib=141, tb_s=4.8,
-        float64=66.9, float32=66.9, float16=989, float8_e4m3fn=1979,
+        "NVIDIA H200", "sm_90", 132, shared_kib=(227, 228), threads=2048, blocks=32,
+        l2_mib=60, gib=141, tb_s=4.8, float64=66.9, float32=66.9, float16=989, float8_e4m3fn=1979,
     ),
     _nvidia(
-        "NVIDIA B200", "sm_100", 148, shared_kib=(227, 228), threads=2048, blocks=32, l2_mib=126, gib=180, tb_s=7.7,
-        float32=75, float16=2250, float8_e4m3fn=4500,
+        "NVIDIA B200", "sm_100", 148, shared_kib=(227, 228), threads=2048, blocks=32,
+        l2_mib=126, gib=180, tb_s=7.7, float32=75, float16=2250, float8_e4m3fn=4500,
     ),
     Device(
         "hip", "AMD Instinct MI300X", "gfx942", 304,
         registers_per_unit=131072, shared_bytes_per_block=64 * KIB, shared_bytes_per_unit=64 * KIB,
-        threads_per_unit=2048, blocks_per_unit=32, warp=64, l2_bytes=4 * KIB**2, memory_bytes=192 * KIB**3, bandwidth=5.3e12,
+        threads_per_unit=2048, blocks_per_unit=32, warp=64, l2_bytes=4 * KIB**2,
+        memory_bytes=192 * KIB**3, bandwidth=5.3e12,
         peak=_flops({"float64": 163.4, "float32": 163.4, "float16": 1307, "float8_e4m3fnuz": 2615}),
     ),
 )  # fmt: skip

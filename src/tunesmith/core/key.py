@@ -55,11 +55,8 @@ class Key:
             for name in ("kernel", "device", "fingerprint", "protocol")
             if getattr(self, name) != getattr(other, name)
         ]
-        env = [
-            f"${n}: {mine.get(n)}, known: {known.get(n)}"
-            for n in sorted({*mine, *known})
-            if mine.get(n) != known.get(n)
-        ]
+        names = [name for name in sorted({*mine, *known}) if mine.get(name) != known.get(name)]
+        env = [f"${name}: {mine.get(name)}, known: {known.get(name)}" for name in names]
         return self.problem.differences(other.problem) + rest + env
 
     def to_data(self) -> dict[str, Any]:
@@ -73,7 +70,7 @@ class Key:
     def from_data(cls, data: Mapping[str, Any]) -> Key:
         """The inverse of `to_data`."""
         return cls(
-            str(data["kernel"]), str(data["fingerprint"]), Problem.parse(data["problem"]), str(data["device"]), str(data["protocol"]),
-            tuple(sorted((str(n), str(v)) for n, v in data.get("environment", {}).items())),
+            str(data["kernel"]), str(data["fingerprint"]), Problem.parse(data["problem"]), str(data["device"]),
+            str(data["protocol"]), tuple(sorted((str(n), str(v)) for n, v in data.get("environment", {}).items())),
             {str(n): str(v) for n, v in data.get("soft", {}).items()},
         )  # fmt: skip
