@@ -38,7 +38,7 @@ class ScriptedClock:
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
-        self._busy = threading.Lock()
+        self._busy = threading.RLock()  # a candidate may itself be in the middle of a search
 
     def sample(self, run: Run) -> Sample:
         if not self._busy.acquire(blocking=False):

@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from tunesmith.api import TunedKernel, autotune
     from tunesmith.backends import cc
     from tunesmith.backends.call import built
-    from tunesmith.misses import Miss, misses
+    from tunesmith.missed import Miss, misses
     from tunesmith.report.terminal import watch
 
 #: what takes a moment to import is imported when it is asked for: name → module and attribute
 _LAZY = {
-    "Miss": ("tunesmith.misses", "Miss"),
+    "Miss": ("tunesmith.missed", "Miss"),
     "TunedKernel": ("tunesmith.api", "TunedKernel"),
     "autotune": ("tunesmith.api", "autotune"),
     "built": ("tunesmith.backends.call", "built"),
     "cc": ("tunesmith.backends.cc", None),
-    "misses": ("tunesmith.misses", "misses"),
+    "misses": ("tunesmith.missed", "misses"),
     "watch": ("tunesmith.report.terminal", "watch"),
 }
 

@@ -94,6 +94,11 @@ class Kernel(Protocol):
 
     @property
     def specialised(self) -> Specialised: ...
+    @property
+    def per_problem(self) -> bool:
+        """Whether an Executable serves only the Problem it was loaded for."""
+        ...
+
     def fingerprint(self) -> str:
         """Names the kernel's source and all it reads: the hard part of the Key.
 

@@ -405,6 +405,21 @@ class Space:
                 names.update(dict.fromkeys(source))
         return tuple(names)
 
+    def axis(self, knob: str) -> Axis:
+        """The values of a knob before constraints, those of added Spaces and lists together.
+
+        Raises:
+            SpaceError: for an unknown knob.
+        """
+        if knob not in self.knobs:
+            raise SpaceError(unknown("knob", knob, self.knobs))
+        axes = [part.axes[knob] for part in self._parts if isinstance(part, Grid) and knob in part.axes]
+        listed = [c[knob] for part in self._parts if isinstance(part, Listed) for c in part.configs if knob in c]
+        if len(axes) == 1 and not listed:
+            return axes[0]
+        unique = {Config({knob: value}): value for axis in (*axes, Axis(listed, False)) for value in axis.values}
+        return Axis(tuple(unique.values()), all(axis.ordered for axis in axes) and not listed)
+
     def __iter__(self) -> Iterator[Config]:
         return self.points()
 

@@ -1,0 +1,89 @@
+"""Kernel languages, one file each: which one a kernel is of, and which of them work here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from tunesmith.errors import BadInput, MissingEngine
+from tunesmith.kernel import Kernel
+
+#: what a Kernel has and no other object of a user's
+_KERNEL_METHODS = ("compile_job", "load", "fingerprint", "device", "signature")
+#: kernel languages of which this version knows the name alone
+_NOT_YET = ("triton", "cuda", "cute", "flydsl")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendState:
+    """Whether a kernel language works here.
+
+    Attributes:
+        why: what was found, or what is missing.
+        command: what to type to make it work; empty if it does, or nothing helps.
+    """
+
+    name: str
+    works: bool
+    why: str
+    command: str = ""
+
+
+def kernel_of(
+    obj: object,
+    knobs: Iterable[str] | None = None,
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    depends: Sequence[str] = (),
+) -> Kernel:
+    """The Kernel that an object is, or that a callable becomes.
+
+    Args:
+        obj: a Kernel, or any callable.
+        knobs: which of a callable's parameters are knobs: those of its Space.
+        name: a callable's, its own if not given.
+        version: stands for a callable's content, where that can't be fingerprinted.
+        depends: packages whose versions belong to what is stored with a callable's results.
+
+    Raises:
+        BadInput: for an object that can't be launched, or a knob that it does not take.
+    """
+    from tunesmith.backends.call import CallableKernel
+
+    if all(hasattr(obj, name) for name in _KERNEL_METHODS) and not isinstance(obj, type):
+        kernel: Kernel = obj  # pyright: ignore[reportAssignmentType]
+        for said, what in ((name, "name"), (version, "version"), (depends, "depends")):
+            if said:
+                raise BadInput(f"{kernel.name} is a {kernel.backend} kernel: give {what}= where it is made")
+        return kernel
+    if type(obj).__module__.startswith("triton."):
+        raise BadInput(
+            f"{getattr(obj, '__name__', obj)!r} is a Triton kernel ({type(obj).__name__}), which this version can't "
+            "tune; it takes kernels in C (tunesmith.cc.kernel) and Python callables"
+        )
+    if not callable(obj) and not hasattr(obj, "run"):
+        raise BadInput(
+            f"{obj!r} of type {type(obj).__name__} is no kernel; "
+            "good ones: a Python callable, what tunesmith.cc.kernel returns"
+        )
+    own = None if knobs is None else frozenset(knobs)
+    return CallableKernel(cast("Callable[..., Any]", obj), own, name=name, version=version, depends=depends)
+
+
+def describe() -> list[BackendState]:
+    """Every kernel language and whether it works here. Asks the C compiler for its version."""
+    from tunesmith.backends.c_compiler import compiler
+
+    try:
+        found = compiler()
+        cc = BackendState("cc", True, f"{found.version} ({' '.join(found.argv)})")
+    except MissingEngine as error:
+        why, _, command = str(error).rpartition(": ")
+        cc = BackendState("cc", False, why, command)
+    return [
+        cc,
+        BackendState("callable", True, "Python"),
+        *(BackendState(name, False, "not in this version") for name in _NOT_YET),
+    ]

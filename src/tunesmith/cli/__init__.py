@@ -1,0 +1,121 @@
+"""The command line: `tunesmith COMMAND`. One file for each command or group.
+
+A command imports what is heavy when it runs, so that `--help` is there at once.
+
+Exit codes of every command: 0 done and good; 1 done and the answer is no (nothing ran, faults found, worse);
+2 bad usage; 3 cannot tell; 130 ended by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, cast
+
+import typer
+
+from tunesmith.cli import store
+from tunesmith.cli.doctor import doctor
+from tunesmith.cli.explain import explain
+from tunesmith.cli.kernels import kernels
+from tunesmith.cli.output import GOOD, INTERRUPTED, NO, USAGE, Commands, installed, note
+from tunesmith.cli.tune import tune
+from tunesmith.errors import BadInput, StoreError, TunesmithError, TunesmithWarning, unknown
+
+app = typer.Typer(
+    cls=Commands,
+    name="tunesmith",
+    help="Find the fastest configuration of a compute kernel by measuring it, and remember it.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: it is there at once
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(tune)
+app.command()(explain)
+app.command()(kernels)
+app.command()(doctor)
+app.add_typer(store.app, name="store")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"tunesmith {installed('tunesmith') or '(a source tree: not installed)'}")
+        raise typer.Exit(GOOD)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Find the fastest configuration of a compute kernel by measuring it, and remember it."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+#: click's error of bad usage: newer typers carry their own click, so it is reached through typer
+_UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        args: what stands behind `tunesmith`; the process's own arguments where not given.
+
+    Returns:
+        The exit code. Errors of the user's are one line on standard error; an error of ours is a traceback.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # × and µ in a terminal of another encoding
+    with _short_warnings():
+        try:
+            code = app(args, prog_name="tunesmith", standalone_mode=False)
+            return code if isinstance(code, int) else GOOD
+        except _UsageError as error:
+            note(_usage(error))
+        except (BadInput, StoreError) as error:
+            note(" ".join(str(error).split("\n")))
+        except TunesmithError as error:
+            note(str(error))
+            return NO
+        except (KeyboardInterrupt, typer.Abort):
+            note("interrupted")
+            return INTERRUPTED
+    return USAGE
+
+
+def _usage(error: Any) -> str:
+    """Click's complaint in one line, with what would have been good."""
+    context: Any = getattr(error, "ctx", None)
+    command: Any = getattr(context, "command", None)
+    if type(error).__name__ == "NoSuchOption":
+        options = [name for parameter in command.params for name in parameter.opts] if command else []
+        return unknown("option", error.option_name, [*[o for o in options if o.startswith("--")], "--help"])
+    said = " ".join(error.format_message().split())
+    if isinstance(command, Commands):
+        return f"{said} good ones: {', '.join(command.list_commands(context))}"
+    return f"{said} (see {context.command_path} --help)" if context else said
+
+
+@contextmanager
+def _short_warnings() -> Generator[None]:
+    """Within this scope our own warnings are one line, without the place in our source that raised them."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, TunesmithWarning):
+                note(f"warning: {message}")
+            else:
+                usual(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield

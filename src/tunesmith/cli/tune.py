@@ -1,0 +1,186 @@
+"""`tunesmith tune`: search for one kernel's fastest Configs, for one problem or many."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from tunesmith.cli.output import GOOD, INTERRUPTED, NO, AsJson, answers_only, note, print_json
+from tunesmith.cli.problems import ProblemOption, ProblemsOption, rows_of_others, wanted
+from tunesmith.cli.target import TargetArgument, find_target
+from tunesmith.core.problem import Problem, read_value
+from tunesmith.errors import BadInput, NoWorkingConfig, unknown
+
+if TYPE_CHECKING:
+    from tunesmith.api import TunedKernel
+    from tunesmith.report.terminal import Progress
+    from tunesmith.tune import Summary
+
+#: Rows of a score table: of the only problem, and of each of several.
+ROWS, ROWS_OF_SEVERAL = 10, 3
+
+
+BudgetOption: TypeAlias = Annotated[
+    float | None, typer.Option("--budget", metavar="SECONDS", help="How long the search for one problem may take.")
+]
+StrategyOption: TypeAlias = Annotated[
+    str | None, typer.Option("--strategy", metavar="NAME", help="How the space is gone through: exhaustive, random.")
+]
+FixOption: TypeAlias = Annotated[
+    list[str], typer.Option("--fix", metavar="KNOB=VALUE", help="Hold a knob at one value; may be repeated.")
+]
+
+
+def tune(
+    target: TargetArgument,
+    problem: ProblemOption = [],  # noqa: B006  typer copies it
+    problems: ProblemsOption = [],  # noqa: B006
+    budget: BudgetOption = None,
+    strategy: StrategyOption = None,
+    fix: FixOption = [],  # noqa: B006
+    json: AsJson = False,
+) -> None:
+    """Find the fastest configuration of a kernel, and store it with every trial.
+
+    What the store knows is not measured again. Ctrl-C keeps what was measured; a later run measures the rest.
+    """
+    with answers_only(json):
+        kernel = find_target(target)
+        todo = wanted(kernel, problem, problems)
+        kernel = hold(kernel, fix)
+        _check(budget, strategy)
+        if todo.others:
+            note(f"skipped {rows_of_others(todo.others)}")
+        session = _Session(kernel, todo.problems, budget, strategy, quiet=json)
+        code = session.run()
+    if json:
+        print_json("tune", session.data())
+    raise typer.Exit(code)
+
+
+def hold(kernel: TunedKernel, fixed: Sequence[str]) -> TunedKernel:
+    """The kernel with knobs held as `--fix KNOB=VALUE` says.
+
+    Raises:
+        BadInput: for text that is no such pair, an unknown knob or a value that is not of its axis.
+    """
+    knobs: dict[str, object] = {}
+    for text in fixed:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise BadInput(f"--fix {text}: write KNOB=VALUE, as --fix threads=2")
+        if name.strip() in knobs:
+            raise BadInput(f"--fix {text}: {name.strip()!r} is given twice")
+        knobs[name.strip()] = read_value(value.strip())
+    return kernel.fix(**knobs) if knobs else kernel
+
+
+def _check(budget: float | None, strategy: str | None) -> None:
+    from tunesmith.search import STRATEGIES
+
+    if budget is not None and not (budget > 0 and math.isfinite(budget)):
+        raise BadInput(f"--budget {budget:g}: good values: a number of seconds above 0")
+    if strategy is not None and strategy not in STRATEGIES:
+        raise BadInput(unknown("strategy", strategy, STRATEGIES))
+
+
+# --- one after the other -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """What came of one problem: a Summary, an error when nothing works, or neither when Ctrl-C ended it."""
+
+    problem: Problem
+    summary: Summary | None
+    error: str = ""
+
+
+@dataclass
+class _Session:
+    """The searches of one command."""
+
+    kernel: TunedKernel
+    problems: Sequence[Problem]
+    budget_s: float | None
+    strategy: str | None
+    quiet: bool
+    results: list[_Result] = field(default_factory=list[_Result])
+    interrupted: dict[str, Any] | None = None
+
+    def run(self) -> int:
+        """Search for every problem; the exit code."""
+        from tunesmith.report.terminal import Progress
+
+        with Progress(total=len(self.problems)) as progress:
+            for problem in self.problems:
+                arguments = self.kernel.inputs(problem)
+                try:
+                    result = self._search(problem, arguments, progress)
+                except KeyboardInterrupt:
+                    progress.close()
+                    self._keep(problem, arguments)
+                    break
+                self.results.append(result)
+                self._show(result)
+        if not self.quiet and len(self.problems) > 1:
+            from tunesmith.report.terminal import print_results
+
+            print()
+            print_results([(r.problem, r.summary, r.error) for r in self.results])
+        if self.interrupted is not None:
+            return INTERRUPTED
+        return NO if any(result.error for result in self.results) else GOOD
+
+    def _search(self, problem: Problem, arguments: Mapping[str, Any], progress: Progress) -> _Result:
+        from tunesmith.tune import Event, Summary, watched
+
+        heard: list[Summary] = []  # also of a search that ends with an error
+
+        def listen(event: Event) -> None:
+            progress(event)
+            if isinstance(event, Summary):
+                heard.append(event)
+
+        try:
+            with watched(listen):
+                summary = self.kernel.tune(budget_s=self.budget_s, strategy=self.strategy, **arguments)
+        except NoWorkingConfig as error:
+            progress.close()
+            return _Result(problem, heard[-1] if heard else None, str(error))
+        return _Result(problem, summary)
+
+    def _show(self, result: _Result) -> None:
+        from tunesmith.report.terminal import print_scores
+
+        if not self.quiet and result.summary is not None:
+            if len(self.results) > 1:
+                print()
+            print_scores(result.summary, ROWS if len(self.problems) == 1 else ROWS_OF_SEVERAL)
+        if result.error:
+            note(result.error.splitlines()[0] if self.quiet else result.error)
+
+    def _keep(self, problem: Problem, arguments: Mapping[str, Any]) -> None:
+        """Say what Ctrl-C left: every finished Trial is in the store already."""
+        from tunesmith.report.units import count, problem_line
+
+        key, _, trials = self.kernel.explanation(**arguments)
+        self.interrupted = {"problem": key.problem.text, "trials_kept": len(trials)}
+        done = f"; {len(self.results)} of {len(self.problems)} problems are done" if len(self.problems) > 1 else ""
+        note(
+            f"interrupted: {count(len(trials), 'trial')} of {key.kernel}({problem_line(problem)}) are kept, "
+            f"and the same command measures only the rest{done}"
+        )
+
+    def data(self) -> dict[str, Any]:
+        from tunesmith.report.data import summary_data
+
+        results = [
+            {"problem": r.problem.text, "error": r.error or None, **(summary_data(r.summary) if r.summary else {})}
+            for r in self.results
+        ]
+        return {"kernel": self.kernel.kernel.name, "interrupted": self.interrupted, "results": results}

@@ -1,0 +1,128 @@
+"""What one argument of a call says of itself: kind, dtype, strides, address, plain value. Imports no engine."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, cast
+
+from tunesmith.core.problem import stride_classes
+from tunesmith.errors import BadInput
+
+#: How an array is read. `torch`: .device, .stride() and .data_ptr(). `host`: as numpy's. `array`: a dtype, a shape,
+#: and what else it may have.
+Protocol: TypeAlias = Literal["torch", "host", "array"]
+
+#: the widest load or store of one GPU thread; compilers specialise on it
+ALIGNMENT_BYTES = 16
+#: Stride tuples remembered with their classes. A table of a pure function: when full it starts anew.
+MEMO_ENTRIES = 4096
+
+
+def protocol_of(value: object) -> Protocol | None:
+    """How to read an array, `None` for what is no array."""
+    if not is_array(value):
+        return None
+    if hasattr(value, "device") and callable(getattr(value, "stride", None)) and hasattr(value, "data_ptr"):
+        return "torch"
+    return "host" if hasattr(value, "__array_interface__") and hasattr(value, "ctypes") else "array"
+
+
+def is_array(value: object) -> bool:
+    """Whether it has a dtype and a shape, and is not one of numpy's scalars."""
+    return hasattr(value, "dtype") and hasattr(value, "shape") and not is_numpy_scalar(value)
+
+
+def is_numpy_scalar(value: object) -> bool:
+    """Whether it looks like an array without dimensions into which nothing can be stored."""
+    return hasattr(value, "dtype") and getattr(value, "shape", ...) == () and not hasattr(type(value), "__setitem__")
+
+
+def dtype_name(array: Any) -> str:
+    """`float16`, whether torch's or numpy's; numpy's dtypes of the other byte order keep their sign."""
+    dtype = array.dtype
+    text = dtype.__name__ if isinstance(dtype, type) else str(dtype)
+    return text.rpartition(".")[2] if re.fullmatch(r"[\w.]+", text) else text
+
+
+def strides_of(name: str, array: Any) -> tuple[int, ...]:
+    """An array's strides in elements.
+
+    Raises:
+        BadInput: for an argument that does not tell them.
+    """
+    method = getattr(array, "stride", None)
+    if callable(method):
+        return tuple(cast(Sequence[int], method()))
+    if not hasattr(array, "strides") or not hasattr(array, "itemsize"):
+        raise BadInput(f"strides names {name!r}, and a {type(array).__name__} does not tell its strides")
+    return _elements(array.strides, array.itemsize)
+
+
+def _elements(strides: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    # A field of a record can have a stride that is no multiple of its size: neither broadcast nor contiguous.
+    return tuple(s // itemsize if s % itemsize == 0 else max(2, s // itemsize) for s in strides)
+
+
+def aligned(name: str, array: Any) -> bool:
+    """Whether an array's first element lies at a multiple of 16 bytes.
+
+    Raises:
+        BadInput: for an argument that does not tell its address.
+    """
+    if hasattr(array, "data_ptr"):
+        address = array.data_ptr()
+    elif hasattr(array, "ctypes"):
+        address = array.ctypes.data
+    else:
+        interface = getattr(array, "__cuda_array_interface__", getattr(array, "__array_interface__", None))
+        if interface is None:
+            raise BadInput(f"alignment names {name!r}, and a {type(array).__name__} does not tell its address")
+        address = interface["data"][0]
+    return int(address) % ALIGNMENT_BYTES == 0
+
+
+def plain(value: Any) -> object:
+    """A value without its wrapping: numpy's and torch's scalars, enums and -0.0 as what they stand for."""
+    if type(value) in (int, bool, type(None)):
+        return value
+    if is_numpy_scalar(value):
+        value = value.item()
+    if isinstance(value, float):
+        return float(value) + 0.0  # -0.0 equals 0.0 in a dictionary, so it must be the same Problem
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return value if isinstance(value, bool) else int(value)
+    # an integer array without dimensions is its one element; any other array is refused by Problem
+    integer = hasattr(value, "__index__") and getattr(value, "shape", ()) == ()
+    return operator.index(value) if integer and "int" in str(getattr(value, "dtype", "int")) else value
+
+
+def integer_facts(value: object) -> tuple[str, ...]:
+    """What a binary may rely on; nothing for what is no integer."""
+    n = plain(value)
+    if type(n) is not int:
+        return ()
+    facts = ("== 1",) if n == 1 else ("% 16 == 0",) if n % 16 == 0 else ()
+    return facts if -(2**31) <= n < 2**31 else (*facts, "needs 64 bits")
+
+
+class StrideClasses(dict[Any, str]):
+    """Strides in elements → their classes, computed at the first look-up.
+
+    Args:
+        in_bytes: look up (strides in bytes, bytes of an element) instead.
+    """
+
+    def __init__(self, *, in_bytes: bool = False) -> None:
+        super().__init__()
+        self._in_bytes = in_bytes
+
+    def __missing__(self, strides: Any) -> str:
+        if len(self) >= MEMO_ENTRIES:
+            self.clear()
+        classes = stride_classes(_elements(*strides) if self._in_bytes else strides)
+        self[strides] = classes
+        return classes

@@ -1,0 +1,286 @@
+"""`Dispatcher`: finds the launch of each call of one kernel; `Call`: what a call is that it has not seen before."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import linecache
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, TypeAlias, cast
+
+from tunesmith.core.problem import Problem, stride_classes
+from tunesmith.dispatch.arguments import (
+    ALIGNMENT_BYTES,
+    aligned,
+    dtype_name,
+    integer_facts,
+    is_array,
+    plain,
+    strides_of,
+)
+from tunesmith.dispatch.keyfunction import Asked, Form, Seen, Writer, bucketed
+from tunesmith.dispatch.spec import KeySpec, names_taken
+from tunesmith.errors import BadInput
+from tunesmith.options import Policy, scoped_policy
+
+#: Warm keys remembered for one kernel: about a megabyte. A program with more than this many wants buckets; until
+#: it has them, a forgotten key costs a look-up in memory, not a search.
+WARM_ENTRIES = 4096
+
+WarmKey: TypeAlias = "tuple[object, ...]"
+Launch: TypeAlias = "Callable[..., Any]"
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call as the slow path sees it.
+
+    Attributes:
+        args: by position, in the order of the signature, defaults filled in.
+        problem: bucketed: what the Key holds.
+        exact: not bucketed.
+        specialisation: what the binary may rely on, by argument: `("x % 16 == 0", "n == 1")`.
+    """
+
+    args: tuple[Any, ...]
+    problem: Problem
+    exact: Problem
+    specialisation: tuple[str, ...]
+
+
+class Dispatcher:
+    """Finds the launch of each call of one kernel.
+
+    `call` has the kernel's runtime parameters with their defaults, and returns what the launch returns. It is
+    one function for the life of the Dispatcher (its code is replaced when it sees what it has not seen before):
+    it may be stored, and stand as a class's `__call__`. A warm call takes no lock, and reads nothing but its
+    arguments, the policy's scope and one dictionary.
+
+    Threads: any number may call. Two calls that miss at once resolve at once.
+
+    Args:
+        signature: the runtime parameters.
+        spec: what the kernel's author said about its key, checked.
+        resolve: makes the launch for a call, and says whether it may be remembered for calls like it. It may
+            raise: then nothing is.
+        own_policy: the policy the kernel's author set, `None` for none; checked.
+        name: the kernel's name, for messages.
+
+    Raises:
+        BadInput: for variadic parameters and for a policy that does not exist.
+    """
+
+    def __init__(
+        self,
+        signature: inspect.Signature,
+        spec: KeySpec,
+        resolve: Callable[[Call], tuple[Launch, bool]],
+        own_policy: str | None = None,
+        *,
+        name: str = "kernel",
+    ) -> None:
+        parameters = tuple(signature.parameters.values())
+        for p in parameters:
+            if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+                stars = "*" if p.kind is p.VAR_POSITIONAL else "**"
+                raise BadInput(f"kernel {name}: {stars}{p.name}: every runtime parameter needs its own name")
+        if own_policy is not None:
+            Policy.of(own_policy)
+        self._name, self._spec, self._resolve = name, spec, resolve
+        self._asked = tuple(_asked(p.name, spec) for p in parameters)
+        self._user_names: tuple[str, ...] | None = None
+        if callable(spec.names):
+            self._user_names = names_taken(name, spec.names, tuple(signature.parameters), ())
+        user_key = None if self._user_names is None else (self._comparable_user_fields, self._user_names)
+        self._writer = Writer(parameters, self._asked, user_key, scoped_policy.get, self._miss)
+        # Guards what follows. Re-entrant: a finalizer that runs meanwhile may call a kernel.
+        self._lock = threading.RLock()
+        self._seen: tuple[Seen, ...] = (Seen(),) * len(parameters)
+        self._form: Form | None = None
+        self._version = 0
+        self._warm: dict[WarmKey, Launch] = {}
+        self._clears, self._cleared_by = 0, 0
+        self._namespace: dict[str, Any] = {}
+        self._number = next(_numbers)
+        self._filenames: list[str] = []
+        weakref.finalize(self, _forget_sources, self._filenames).atexit = False
+        functions = self._define()
+        self._function, self._key_of, self._bind = functions["call"], functions["key"], functions["bind"]
+        self.call: Callable[..., Any] = self._function
+
+    @property
+    def warm_entries(self) -> int:
+        """How many warm keys are remembered."""
+        return len(self._warm)
+
+    def problem_of(self, *args: Any, **kwargs: Any) -> Call:
+        """What a call with these arguments would be. Launches nothing and remembers nothing.
+
+        Raises:
+            TypeError: for arguments that don't fit the signature.
+            BadInput: for a value that can't be a field of a Problem.
+        """
+        return self._call_of(self._bind(*args, **kwargs))
+
+    def clear(self) -> None:
+        """Forget the warm keys, as something new is known.
+
+        What another thread is resolving at this moment will not be remembered either; what this thread is
+        resolving, if `resolve` calls this, will: it is what is new.
+        """
+        with self._lock:
+            self._warm = {}
+            self._namespace[self._warm_name] = self._warm
+            self._clears += 1
+            self._cleared_by = threading.get_ident()
+
+    # --- a miss
+
+    def _miss(self, args: tuple[Any, ...]) -> Any:
+        call = self._call_of(args)
+        clears = self._clears
+        self._learn(args)
+        launch, remember = self._resolve(call)
+        if remember:
+            with self._lock:
+                if clears == self._clears or self._cleared_by == threading.get_ident():
+                    self._remember(args, launch)
+        return launch(*args)
+
+    def _remember(self, args: tuple[Any, ...], launch: Launch) -> None:
+        """Make calls like this one warm. The form may have changed since it missed: its key is that of the new form."""
+        if len(self._warm) >= WARM_ENTRIES:
+            for oldest in list(itertools.islice(self._warm, WARM_ENTRIES // 2)):
+                del self._warm[oldest]
+        self._warm[self._key_of(*args)] = launch
+
+    def _learn(self, args: tuple[Any, ...]) -> None:
+        """See to it that the form in force tells such arguments from all others.
+
+        Raises:
+            BadInput: when they can't be told, as a dtype or device has no hash.
+        """
+        with self._lock:
+            asked_and_seen = zip(self._asked, self._seen, args, strict=True)
+            self._seen = tuple(seen.add(value, a.keyed) for a, seen, value in asked_and_seen)
+            form = self._writer.form(self._seen)
+            if form != self._form:
+                # A call that is inside the old code goes on with the old dictionary, empty from now on.
+                old, self._warm, self._form = self._warm, {}, form
+                self._version += 1
+                functions = self._define()
+                self._key_of, self._function.__code__ = functions["key"], functions["call"].__code__
+                old.clear()
+            key = self._key_of(*args)
+        try:
+            hash(key)
+        except TypeError as error:
+            raise BadInput(f"kernel {self._name}: an array's dtype or device can't be part of a key: {error}") from None
+
+    @property
+    def _warm_name(self) -> str:
+        return f"{self._writer.prefix}_warm_{self._version}"
+
+    def _define(self) -> dict[str, FunctionType]:
+        """Make the functions of the form in force."""
+        text = self._writer.write(self._form, self._warm_name)
+        self._namespace.update(self._writer.constants)
+        self._namespace[self._warm_name] = self._warm
+        # A name for each version: a call that is inside an older one must show the lines of that.
+        filename = f"<tunesmith: call of {self._name}, {self._number}.{self._version}>"
+        self._filenames.append(filename)
+        linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+        functions: dict[str, FunctionType] = {}
+        exec(compile(text, filename, "exec"), self._namespace, functions)
+        for function in functions.values():
+            function.__name__ = function.__qualname__ = self._name  # in TypeErrors for arguments that don't fit
+        return functions
+
+    # --- a call's Problem
+
+    def _call_of(self, args: tuple[Any, ...]) -> Call:
+        fields: dict[str, object] = {}
+        exact: dict[str, object] = {}
+        specialisation: list[str] = []
+        for a, value in zip(self._asked, args, strict=True):
+            if a.keyed:
+                exact[a.name] = self._key_value(a.name, value)
+                fields[a.name] = bucketed(a.name, a.bucket, exact[a.name])
+            else:
+                said = _fields(a, value)
+                fields.update(said)
+                exact.update(said)
+            specialisation += _facts(a, value)
+        if self._user_names is not None:
+            named = {a.name: value for a, value in zip(self._asked, args, strict=True) if a.name in self._user_names}
+            for name, value in self._user_fields(**named).items():
+                if fields.get(name) is not None:
+                    raise BadInput(f"kernel {self._name}: the key function returns {name!r}, a field already")
+                exact[name] = self._key_value(name, value)
+                fields[name] = bucketed(name, self._spec.buckets.get(name), exact[name])
+        problem = Problem(fields)
+        return Call(args, problem, Problem(exact) if self._spec.buckets else problem, tuple(specialisation))
+
+    def _key_value(self, name: str, given: object) -> object:
+        value: Any = plain(given)
+        if is_array(value):
+            what = f"an array ({dtype_name(value)}, {tuple(value.shape)})"
+            raise BadInput(f"kernel {self._name}, key: {name!r} is {what}: name a size")
+        return value
+
+    def _user_fields(self, **named: Any) -> Mapping[str, object]:
+        fields: Any = cast(Callable[..., Any], self._spec.names)(**named)
+        if not isinstance(fields, Mapping):
+            raise BadInput(f"kernel {self._name}: the key function returned {fields!r}, not a mapping field → value")
+        return cast(Mapping[str, object], fields)
+
+    def _comparable_user_fields(self, **named: Any) -> object:
+        buckets, fields = self._spec.buckets, self._user_fields(**named).items()
+        values = [(name, bucketed(name, buckets.get(name), plain(value))) for name, value in fields]
+        return tuple([(name, value.__class__, value) for name, value in values])
+
+
+def _forget_sources(filenames: list[str]) -> None:
+    for filename in filenames:
+        linecache.cache.pop(filename, None)
+
+
+def _asked(name: str, spec: KeySpec) -> Asked:
+    keyed = not callable(spec.names) and name in spec.names
+    return Asked(
+        name,
+        keyed=keyed,
+        bucket=spec.buckets.get(name) if keyed else None,
+        strides=name in spec.strides,
+        alignment=name in spec.alignment,
+        pointer_facts=name in spec.specialised.alignment,
+        integer_facts=name in spec.specialised.divisibility,
+    )
+
+
+def _fields(a: Asked, value: Any) -> dict[str, object]:
+    """The fields of an argument that is not in the key."""
+    if value is None:
+        return {a.name: None}
+    fields: dict[str, object] = {}
+    if is_array(value):
+        fields[f"{a.name}.dtype"] = dtype_name(value)
+    if a.strides:
+        fields[f"{a.name}.strides"] = stride_classes(strides_of(a.name, value))
+    if a.alignment:
+        fields[f"{a.name}.align"] = ALIGNMENT_BYTES if aligned(a.name, value) else 1
+    return fields
+
+
+def _facts(a: Asked, value: Any) -> list[str]:
+    """What a binary may rely on of one argument."""
+    facts = [f"{a.name} {fact}" for fact in integer_facts(value)] if a.integer_facts else []
+    if a.pointer_facts and is_array(value) and aligned(a.name, value):
+        facts.append(f"{a.name} % {ALIGNMENT_BYTES} == 0")
+    return facts

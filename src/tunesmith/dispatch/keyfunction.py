@@ -1,0 +1,315 @@
+"""Writes a kernel's warm path as Python source: a function of the kernel's own parameters, a look-up, a launch.
+
+A warm key must never be coarser than the Problem, and what tells two calls apart depends on what each argument
+is: a tensor is told by its dtype and device, a scalar by its class and perhaps its value. So the source is
+written for what was seen so far, and such that anything else can't hit. What was always the same (an argument's
+class, dtype, device) is guarded, which costs half of what it would as an element of the key; what varied is an
+element. When a guard fails, an attribute is missing or a key is new, the Dispatcher notes what it sees and asks
+for the source of that.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tunesmith.core.problem import Bucket, Edges, bucket, stride_classes
+from tunesmith.dispatch.arguments import (
+    ALIGNMENT_BYTES,
+    Protocol,
+    StrideClasses,
+    aligned,
+    integer_facts,
+    is_array,
+    plain,
+    protocol_of,
+    strides_of,
+)
+from tunesmith.errors import BadInput
+
+#: Classes of one argument for which source is written. With more, a function reads it (a microsecond instead of
+#: a tenth), so that ever new classes do not make ever new source.
+WRITTEN_CLASSES = 4
+#: classes whose values are compared in a key as they are
+_PLAIN = {int, float, bool, str, type(None)}
+_INT32 = range(-(2**31), 2**31)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a kernel's author asked of one parameter.
+
+    Attributes:
+        keyed: its value is a field of the Problem.
+        bucket: how the value is bucketed, `None` for as it is.
+        strides: its stride classes are a field.
+        alignment: whether its address is divisible by 16 is a field.
+        pointer_facts: whether its address is divisible by 16 decides the binary.
+        integer_facts: whether it is 1, divisible by 16, or wider than 32 bits decides the binary.
+    """
+
+    name: str
+    keyed: bool = False
+    bucket: Bucket | None = None
+    strides: bool = False
+    alignment: bool = False
+    pointer_facts: bool = False
+    integer_facts: bool = False
+
+    def comparable(self, given: object) -> object:
+        """A key's value for a warm key, where `True`, `1` and `1.0` must differ."""
+        value = bucketed(self.name, self.bucket, plain(given))
+        return value.__class__, value
+
+    def read(self, given: Any) -> object:
+        """The part of a warm key for an argument of any kind: what `Writer` writes where the kinds are few."""
+        facts = self.integer_facts and integer_facts(given)
+        if self.keyed:
+            return given.__class__, self.comparable(given), facts
+        if not is_array(given):
+            return given.__class__, facts
+        classes = self.strides and stride_classes(strides_of(self.name, given))
+        bit = (self.alignment or self.pointer_facts) and aligned(self.name, given)
+        return given.__class__, given.dtype, getattr(given, "device", None), classes, bit
+
+
+def bucketed(name: str, how: Bucket | None, value: object) -> object:
+    """An integer's bucket; `None` stays `None`.
+
+    Raises:
+        BadInput: for a value that is neither.
+    """
+    if how is None or value is None:
+        return value
+    if type(value) is not int:
+        raise BadInput(f"{name} is {value!r}, a {type(value).__name__}: buckets are for integers")
+    return plain(bucket(how)(value))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one argument has been so far.
+
+    Attributes:
+        protocols: the ways in which it was an array.
+        classes: its classes when it was none.
+        dtypes, devices: of torch's tensors; two stand for any number.
+    """
+
+    protocols: tuple[Protocol, ...] = ()
+    classes: tuple[type, ...] = ()
+    dtypes: tuple[Any, ...] = ()
+    devices: tuple[Any, ...] = ()
+
+    def add(self, value: Any, keyed: bool) -> Seen:
+        """What it has been with one more call. In the key it counts as a scalar, which a tensor can stand for."""
+        protocol = None if keyed else protocol_of(value)
+        if protocol is None:
+            full = value.__class__ in self.classes or len(self.classes) > WRITTEN_CLASSES
+            return self if full else replace(self, classes=(*self.classes, value.__class__))
+        protocols = self.protocols if protocol in self.protocols else (*self.protocols, protocol)
+        if protocol != "torch":
+            return replace(self, protocols=protocols)
+        # guarded by `is`: dtypes that are equal and not the same object count as two
+        known = len(self.dtypes) > 1 or any(value.dtype is dtype for dtype in self.dtypes)
+        dtypes = self.dtypes if known else (*self.dtypes, value.dtype)
+        known = len(self.devices) > 1 or value.device in self.devices
+        devices = self.devices if known else (*self.devices, value.device)
+        return Seen(protocols, self.classes, dtypes, devices)
+
+
+@dataclass(frozen=True)
+class Form:
+    """What differs between two versions of one kernel's source.
+
+    Attributes:
+        guard: an expression that is false, or has no attribute to read, for what was not seen.
+        key: the elements of the warm key.
+    """
+
+    guard: str
+    key: str
+
+
+class Writer:
+    """Writes one kernel's functions.
+
+    Nothing a user wrote gets into the text but the names of parameters, which Python has checked to be
+    identifiers. Every other name is a constant's: a prefix that no parameter starts with, and a word of this file.
+
+    Args:
+        parameters: of the signature, none of them variadic.
+        asked: for each parameter, what its author asked.
+        user_key: a callable that makes something comparable of the arguments it names, and these names.
+        policy: returns what the scope says, hashable.
+        miss: the slow path, which is given the tuple of arguments.
+
+    Attributes:
+        constants: name → value of every constant in the source written so far.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[inspect.Parameter],
+        asked: Sequence[Asked],
+        user_key: tuple[Callable[..., object], Sequence[str]] | None,
+        policy: Callable[[], object],
+        miss: Callable[[tuple[Any, ...]], Any],
+    ) -> None:
+        self._asked = tuple(asked)
+        self.prefix = "_t"
+        while any(a.name.startswith(self.prefix) for a in asked):
+            self.prefix += "_"
+        self.constants: dict[str, object] = {}
+        self._shared_values: dict[str, list[object]] = {}
+        self._head = self._write_head(parameters)
+        self._arguments = "".join(f"{a.name}, " for a in asked)
+        self._first = f"{self._constant('policy', policy)}()"
+        if user_key is not None:
+            named = ", ".join(f"{name}={name}" for name in user_key[1])
+            self._first += f", {self._constant('user_key', user_key[0])}({named})"
+        self._miss = self._constant("miss", miss)
+        self._misses = self._constant("misses", (KeyError, AttributeError, TypeError))
+        self._torch_strides = self._constant("torch_strides", StrideClasses())
+        self._host_strides = self._constant("host_strides", StrideClasses(in_bytes=True))
+
+    def form(self, seen: Sequence[Seen]) -> Form:
+        """How calls are told apart whose arguments are what was seen, one for each parameter."""
+        guards: dict[str, list[str]] = {}  # constant and operator → what must be it
+        parts = [self._first]
+        for i, (a, one) in enumerate(zip(self._asked, seen, strict=True)):
+            if len(one.classes) > WRITTEN_CLASSES or (one.protocols and not _simple(one)):
+                parts.append(f"{self._constant(f'read_{i}', a.read)}({a.name})")
+            elif one.protocols == ("torch",):
+                parts += self._torch(a, one, guards)
+            elif one.protocols:
+                parts += self._host(a, one)
+            else:
+                parts += self._scalar(i, a, one.classes, guards)
+        # `int is m.__class__ is n.__class__`: one constant for all that must be it
+        chains = [f" {start.split()[1]} ".join([start.split()[0], *names]) for start, names in guards.items()]
+        return Form(" and ".join(chains) or "True", ", ".join(parts))
+
+    def write(self, form: Form | None, warm: str) -> str:
+        """The functions `call`, `bind` and `key`.
+
+        `call` and `bind` have the kernel's parameters and return what the launch returns, and the tuple of
+        arguments; `key` is given these and returns the warm key.
+
+        Args:
+            form: `None` before the first call: then every call is a miss.
+            warm: the name of the dictionary warm key → launch.
+        """
+        launch, hit = f"{self.prefix}_launch", ""
+        if form is not None:
+            hit = f"""
+    try:
+        {launch} = {warm}[{form.key},] if {form.guard} else None
+    except {self._misses}:
+        {launch} = None
+    if {launch} is not None:
+        return {launch}({self._arguments})"""
+        return f"""def call({self._head}):{hit}
+    return {self._miss}(({self._arguments}))
+def key({self._arguments}):
+    return ({form.key if form else None},)
+def bind({self._head}):
+    return ({self._arguments})
+"""
+
+    def _scalar(self, i: int, a: Asked, classes: tuple[type, ...], guards: dict[str, list[str]]) -> list[str]:
+        """The elements for an argument that was never an array, and a guard of its class if there was one."""
+        name, only_int = a.name, classes == (int,)
+        parts: list[str] = []
+        if len(classes) == 1:
+            guards.setdefault(f"{self._shared('class', classes[0])} is", []).append(f"{name}.__class__")
+        else:
+            parts.append(f"{name}.__class__")
+        made = bucket(a.bucket) if a.bucket is not None else None
+        if not a.keyed or classes == (type(None),):
+            pass
+        elif a.bucket is None and set(classes) <= _PLAIN:
+            parts.append(name)
+        elif only_int and a.bucket == "pow2":
+            parts.append(f"({name} - 1).bit_length() if {name} > 0 else -1")
+        elif only_int and isinstance(made, Edges):
+            bisect, steps = self._constant("bisect", bisect_left), self._constant(f"edges_{i}", made.edges)
+            parts.append(f"{bisect}({steps}, {name})")
+        else:
+            parts.append(f"{self._constant(f'comparable_{i}', a.comparable)}({name})")
+        if a.integer_facts and not (a.keyed and a.bucket is None):
+            if only_int:
+                parts += [
+                    f"{name} & 15 == 0 or {name} == 1 and 2",  # True, 2 or False
+                    f"{_INT32.start} <= {name} < {_INT32.stop}",
+                ]
+            elif not set(classes) <= _PLAIN - {int}:
+                parts.append(f"{self._constant('integer_facts', integer_facts)}({name})")
+        return parts
+
+    def _torch(self, a: Asked, seen: Seen, guards: dict[str, list[str]]) -> list[str]:
+        """The elements for an argument that was always a tensor of torch's, or one and `None`."""
+        name = a.name
+        parts: list[str] = []
+        if len(seen.dtypes) == 1 and not seen.classes:
+            guards.setdefault(f"{self._shared('dtype', seen.dtypes[0])} is", []).append(f"{name}.dtype")
+        else:
+            parts.append(f"{name}.dtype")
+        if len(seen.devices) == 1 and not seen.classes:
+            guards.setdefault(f"{self._shared('device', seen.devices[0])} ==", []).append(f"{name}.device")
+        else:
+            parts.append(f"{name}.device")
+        parts += [f"{self._torch_strides}[{name}.stride()]"] * a.strides
+        parts += [f"{name}.data_ptr() & {ALIGNMENT_BYTES - 1} == 0"] * (a.alignment or a.pointer_facts)
+        return [_unless_none(name, parts)] if seen.classes else parts
+
+    def _host(self, a: Asked, seen: Seen) -> list[str]:
+        """The elements for an argument that was always an array of numpy's, or one and `None`."""
+        name = a.name
+        parts = [f"{name}.__class__", f"{name}.dtype"]  # the class, as numpy's scalars have the dtypes of its arrays
+        parts += [f"{self._host_strides}[{name}.strides, {name}.itemsize]"] * a.strides
+        parts += [f"{name}.ctypes.data & {ALIGNMENT_BYTES - 1} == 0"] * (a.alignment or a.pointer_facts)
+        return [_unless_none(name, parts)] if seen.classes else parts
+
+    def _write_head(self, parameters: Sequence[inspect.Parameter]) -> str:
+        """The parameters as they stand between the parentheses of a `def`."""
+        words: list[str] = []
+        for i, p in enumerate(parameters):
+            before = parameters[i - 1].kind if i else None
+            if before is p.POSITIONAL_ONLY and p.kind is not p.POSITIONAL_ONLY:
+                words.append("/")
+            if before is not p.KEYWORD_ONLY and p.kind is p.KEYWORD_ONLY:
+                words.append("*")
+            default = "" if p.default is p.empty else f"={self._constant(f'default_{i}', p.default)}"
+            words.append(f"{p.name}{default}")
+        if parameters and parameters[-1].kind is inspect.Parameter.POSITIONAL_ONLY:
+            words.append("/")
+        return ", ".join(words)
+
+    def _shared(self, word: str, value: object) -> str:
+        """The name of a constant that several guards may use. Each reading of a device makes a new, equal object."""
+        same = operator.eq if word == "device" else operator.is_
+        known = self._shared_values.setdefault(word, [])
+        for i, other in enumerate(known):
+            if same(other, value):
+                return f"{self.prefix}_{word}_{i}"
+        known.append(value)
+        return self._constant(f"{word}_{len(known) - 1}", value)
+
+    def _constant(self, word: str, value: object) -> str:
+        name = f"{self.prefix}_{word}"
+        self.constants.setdefault(name, value)
+        return name
+
+
+def _simple(seen: Seen) -> bool:
+    """Whether source is written for an argument that was an array: of one protocol, and otherwise at most `None`."""
+    return len(seen.protocols) == 1 and seen.protocols != ("array",) and set(seen.classes) <= {type(None)}
+
+
+def _unless_none(name: str, parts: Sequence[str]) -> str:
+    return f"None if {name} is None else ({', '.join(parts)})"

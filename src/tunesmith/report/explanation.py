@@ -1,0 +1,74 @@
+"""Why a call uses the Config it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.padding import Padding
+from rich.text import Text
+
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Choice, Failed, Measured, Trial
+from tunesmith.report.table import columns_of, fact_table, fitting_table, ranked
+from tunesmith.report.units import duration, pasteable, problem_line, ratio
+
+#: Stored Trials that get a row.
+TOP = 5
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A renderable: the Choice, then the fastest of the Trials it was made of."""
+
+    key: Key
+    choice: Choice
+    trials: Sequence[Trial]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(pasteable(self.choice.config, options.max_width), style="bold green")
+        yield fact_table(self.facts())
+        rows = ranked(self.trials, self.choice.config, self.choice.ties, TOP)
+        if rows:
+            shown = columns_of([row.trial for row in rows])
+            yield ""
+            yield Text(f"the fastest of {len(self.trials):,} stored trials", style="bold")
+            table = fitting_table(console, options.update(width=options.max_width - 2), rows, shown)
+            yield Padding(table, (0, 0, 0, 2), expand=False)
+            if shown.constant:
+                yield Text(f"  in all rows: {', '.join(shown.constant)}")
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What is known of the Choice, by name; what is not known is left out."""
+        choice = self.choice
+        facts = [
+            ("kernel", self.key.kernel),
+            ("problem", problem_line(self.key.problem)),
+            ("device", self.key.device),
+            ("track", choice.track),
+            ("source", choice.source),
+            ("time", "never measured" if choice.median_s is None else duration(choice.median_s)),
+        ]
+        if choice.runner_up is not None and choice.ratio is not None:
+            facts.append(("runner-up", f"{ratio(choice.ratio)} its time: {choice.runner_up!r}"))
+        if choice.ties:
+            facts.append(("ties", "; ".join(repr(tie) for tie in choice.ties)))
+        if choice.distance:
+            facts.append(("distance", choice.distance))
+        if choice.measured_at is not None:
+            facts.append(("measured at", problem_line(choice.measured_at)))
+        if choice.note:
+            facts.append(("note", choice.note))
+        if choice.candidates:
+            facts.append(("searched", ", ".join(f"{number:,} {fate}" for fate, number in choice.candidates.items())))
+        if self.trials:
+            facts.append(("stored", ", ".join(f"{number:,} {fate}" for fate, number in fates(self.trials).items())))
+        return facts
+
+
+def fates(trials: Sequence[Trial]) -> dict[str, int]:
+    """How many Trials ended how."""
+    kinds = [type(trial.outcome) for trial in trials]
+    counts = {"measured": kinds.count(Measured), "failed": kinds.count(Failed)}
+    return {**counts, "untried": len(trials) - sum(counts.values())}

@@ -1,0 +1,249 @@
+"""What a search says while it works: live lines on a terminal, a plain line now and then in a log."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tunesmith.core.config import Config
+from tunesmith.report.units import count, duration, problem_line, spent
+from tunesmith.tune import Compiled, Compiling, Event, Racing, Sampled, Started, Summary, is_searching
+
+#: Drawing takes a millisecond or two; more often than this nobody reads it.
+REDRAW_S = 0.2
+#: In a log, a line at most this often between the lines that open and close a stage.
+LOG_EVERY_S = 10.0
+
+
+@dataclass
+class _View:
+    """One search as far as it was heard of."""
+
+    begun: Started
+    at: float  # seconds on the Progress's clock
+    compiling: bool = False
+    to_compile: int = 0
+    compiled: int = 0
+    failed: int = 0
+    alive: int = 0  # candidates of the last full round
+    round: int = 0
+    in_round: set[Config] = field(default_factory=set[Config])
+    best: tuple[float, Config] | None = None
+
+    def hear(self, event: Compiling | Compiled | Racing | Sampled) -> None:
+        match event:
+            case Compiling(total):
+                self.compiling, self.to_compile = True, self.to_compile + total
+            case Compiled(_, failure):
+                self.compiled += 1
+                self.failed += failure is not None
+            case Racing(total):
+                self.compiling, self.alive, self.round = False, total, 0
+                self.in_round.clear()
+            case Sampled(config, leader, leader_s, number):
+                if number != self.round:
+                    self.round, self.alive = number, len(self.in_round)
+                    self.in_round.clear()
+                self.in_round.add(config)
+                self.best = (leader_s, leader)
+
+    @property
+    def name(self) -> str:
+        return f"{self.begun.kernel}({problem_line(self.begun.problem)})"
+
+    @property
+    def space(self) -> str:
+        """`288 points: 100 cut, 20 in the store`."""
+        cut = sum(self.begun.cut.values())
+        return f"{count(self.begun.cardinality, 'point')}: {cut:,} cut, {self.begun.known:,} in the store"
+
+    @property
+    def compilation(self) -> str:
+        return f"compiled {self.compiled:,}/{self.to_compile:,} ({self.failed:,} failed)"
+
+    @property
+    def race(self) -> str:
+        return f"measuring round {self.round + 1}: {len(self.in_round):,}/{self.alive:,} of the candidates left"
+
+    @property
+    def leader(self) -> str:
+        return "" if self.best is None else f"best so far {duration(self.best[0])} {self.best[1]!r}"
+
+    def budget(self, now: float) -> str:
+        gone_s = now - self.at
+        if self.begun.budget_s is None:
+            return f"{spent(gone_s)} so far, no budget set"
+        return f"{spent(gone_s)} so far, {spent(max(0.0, self.begun.budget_s - gone_s))} of the budget left"
+
+
+class Progress:
+    """A watcher for `tune.watched`: shows what every search of the scope does.
+
+    It draws between samples and, while compilers run, from a thread of its own: never while a kernel is timed.
+
+    Args:
+        console: where to; standard error where not given.
+        total: how many searches there will be, where that is known.
+        now: the clock, in seconds.
+    """
+
+    def __init__(
+        self, console: Console | None = None, total: int | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.console = console or Console(stderr=True)
+        self._total, self._now = total, now
+        self._number = 0
+        self._views: list[_View] = []
+        self._live: Live | None = None
+        self._last = float("-inf")
+        self._ticker: tuple[threading.Thread, threading.Event] | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._start(event)
+            return
+        if not self._views:  # entered in the middle of a search
+            return
+        view = self._views[-1]
+        if isinstance(event, Summary):
+            self._finish(view, event)
+            return
+        view.hear(event)
+        if isinstance(event, Racing):
+            self._stop_ticking()
+            self._show(view, f"{view.compilation}; measuring {count(event.count, 'candidate')}")
+        elif isinstance(event, Compiling):
+            self._show(view, f"compiling {event.count:,}" if event.count else None)
+            self._tick()
+        else:
+            self._show(view, None)
+
+    def close(self) -> None:
+        """Take the live lines off the terminal."""
+        self._stop_ticking()
+        self._views.clear()
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    # --- one search ------------------------------------------------------------------------------
+
+    def _start(self, event: Started) -> None:
+        if not is_searching():  # not inside another: whatever is still open was interrupted
+            self.close()
+            self._number += 1
+        view = _View(event, self._now())
+        self._views.append(view)
+        self._show(view, view.space)
+
+    def _finish(self, view: _View, summary: Summary) -> None:
+        self._stop_ticking()
+        took = spent(self._now() - view.at)
+        if summary.choice is None:
+            self._show(view, f"nothing works, after {took}")
+        elif summary.choice.median_s is not None:
+            self._show(view, f"done in {took}: {duration(summary.choice.median_s)} {summary.choice.config!r}")
+        self._views.pop()
+        if not self._views:
+            self.close()
+
+    # --- showing ---------------------------------------------------------------------------------
+
+    def _show(self, view: _View, milestone: str | None) -> None:
+        """Redraw, or in a log write a line: the milestone's, or the state's when the last line is a while ago."""
+        now = self._now()
+        if self._animated:
+            if milestone is not None or now - self._last >= REDRAW_S:
+                self._redraw()
+                self._last = now
+        elif milestone is not None:
+            self._line(view, milestone)
+            self._last = now
+        elif now - self._last >= LOG_EVERY_S:
+            self._line(view, "; ".join(part for part in self._state(view) if part))
+            self._last = now
+
+    def _state(self, view: _View) -> tuple[str, ...]:
+        return (view.compilation if view.compiling else view.race, view.leader, view.budget(self._now()))
+
+    def _line(self, view: _View, text: str) -> None:
+        number = f"[{self._number}/{self._total}] " if self._total is not None and self._total > 1 else ""
+        self.console.print(f"{number}{view.name}: {text}", soft_wrap=True, markup=False, highlight=False)
+
+    @property
+    def _animated(self) -> bool:
+        """Whether the lines may be redrawn in place. A log stays plain, even one that asked for colours."""
+        return self.console.is_interactive and self.console.file.isatty()
+
+    def _redraw(self) -> None:
+        if self._live is None:
+            # What a kernel prints goes above the lines, unless standard output leads elsewhere.
+            self._live = Live(
+                get_renderable=self._render, console=self.console, auto_refresh=False, transient=True,
+                redirect_stdout=sys.stdout.isatty(), redirect_stderr=True,
+            )  # fmt: skip
+            self._live.start()
+        self._live.refresh()
+
+    def _render(self) -> Group:
+        if not self._views:
+            return Group()
+        view = self._views[-1]
+        number = f"[{self._number}/{self._total}] " if self._total is not None and self._total > 1 else ""
+        lines: list[Text | Table] = [
+            Text.assemble((f"{number}{view.name}", "bold"), no_wrap=True, overflow="ellipsis"),
+            Text(f"  {view.space}", style="dim", no_wrap=True, overflow="ellipsis"),
+            self._bar(view),
+        ]
+        if view.alive:
+            lines.append(Text(f"  {view.race}", no_wrap=True, overflow="ellipsis"))
+        if view.best is not None:
+            lines.append(Text(f"  {view.leader}", style="green"))
+        lines.append(Text(f"  {view.budget(self._now())}", style="dim", no_wrap=True, overflow="ellipsis"))
+        return Group(*lines)
+
+    @staticmethod
+    def _bar(view: _View) -> Table:
+        row = Table.grid(padding=(0, 1))
+        row.add_row(f"  {view.compilation}", ProgressBar(max(1, view.to_compile), view.compiled, width=24))
+        return row
+
+    # --- while compilers run ---------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Redraw from a thread until the compilers are done: one Config may take a minute, and nothing is timed."""
+        if not self._animated or self._ticker is not None:
+            return
+        done = threading.Event()
+
+        def redraw() -> None:
+            while not done.wait(REDRAW_S):
+                if self._live is not None:
+                    self._live.refresh()
+
+        thread = threading.Thread(target=redraw, name="tunesmith-progress", daemon=True)
+        self._ticker = (thread, done)
+        thread.start()
+
+    def _stop_ticking(self) -> None:
+        """Returns when the thread has ended: from here on kernels may be timed."""
+        if self._ticker is not None:
+            thread, done = self._ticker
+            done.set()
+            thread.join()
+            self._ticker = None

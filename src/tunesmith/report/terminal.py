@@ -1,0 +1,59 @@
+"""Where reports are printed: what `watch()` shows on standard error, answers on standard output."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.text import Text
+
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Choice, Trial
+from tunesmith.core.problem import Problem
+from tunesmith.report.explanation import Explanation
+from tunesmith.report.progress import Progress
+from tunesmith.report.table import fact_table, result_table, score_table
+from tunesmith.tune import Event, Summary, watched
+
+__all__ = ["Progress", "print_explanation", "print_facts", "print_results", "print_scores", "score_table", "watch"]
+
+
+@contextmanager
+def watch() -> Generator[None]:
+    """Within this scope, every search of this thread shows its progress and its score table, on standard error.
+
+    >>> with tunesmith.watch():
+    ...     matmul(a, b, c)  # doctest: +SKIP
+    """
+    console = Console(stderr=True)
+    with Progress(console) as progress:
+
+        def show(event: Event) -> None:
+            progress(event)
+            if isinstance(event, Summary):
+                console.print(score_table(event))
+
+        with watched(show):
+            yield
+
+
+def print_explanation(key: Key, choice: Choice, trials: Sequence[Trial]) -> None:
+    """Say on standard output what a call would use and why."""
+    Console().print(Explanation(key, choice, trials))
+
+
+def print_scores(summary: Summary, top: int = 10) -> None:
+    """Print a search's score table on standard output."""
+    Console().print(score_table(summary, top))
+
+
+def print_results(results: Sequence[tuple[Problem, Summary | None, str]]) -> None:
+    """Print a line for each of several searches on standard output: (problem, Summary if any, error if any)."""
+    Console().print(result_table(results))
+
+
+def print_facts(heading: str, facts: Sequence[tuple[str, str]]) -> None:
+    """Print a heading and named facts below it, on standard output."""
+    console = Console()
+    console.print(Text(heading, style="bold"), fact_table(facts, indent=2))

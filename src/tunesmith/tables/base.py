@@ -1,0 +1,36 @@
+"""What every format of table answers: `lookup` of a Key, a `Row`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tunesmith.core.config import Config
+from tunesmith.core.key import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a table says about a Key.
+
+    Attributes:
+        config: what to launch.
+        source: `table FILE`.
+        distance: what separates the row from what was asked; empty for an exact hit.
+        median_s: its time when it was measured, where the table tells.
+        note: what a reader should know (made for another source or other versions).
+    """
+
+    config: Config
+    source: str
+    distance: str = ""
+    median_s: float | None = None
+    note: str = ""
+
+
+class Tables(Protocol):
+    """One table, or several that are asked as one. Looking up reads no file and measures nothing."""
+
+    def lookup(self, key: Key) -> Row | None:
+        """The row for a Key; `None` where the table is silent."""
+        ...

@@ -1,0 +1,228 @@
+"""tunesmith's own table: one JSON file for a kernel on a device, a line for each Problem."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from tunesmith.core.config import Config
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Choice
+from tunesmith.core.problem import Problem
+from tunesmith.errors import BadInput, TunesmithWarning, unknown
+from tunesmith.files import write_whole
+from tunesmith.tables.base import Row
+
+FORMAT = "tunesmith-table/1"
+#: what a table cannot do without, and its type
+REQUIRED = {"format": str, "kernel": str, "device": str, "rows": dict}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of a table.
+
+    Attributes:
+        median_s: its time when it was measured.
+        provenance: where it comes from (when it was found, on which exact Problem), for people.
+    """
+
+    config: Config
+    median_s: float | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class NativeTable:
+    """Configs of one kernel on one device, by exact Problem.
+
+    Attributes:
+        device: `Device.identity`.
+        rows: what to use for which Problem.
+        fingerprint: of the kernel's source it was made for; empty where not known.
+        protocol: how its times were measured.
+        soft: versions it was made under.
+        path: the file it was read from.
+    """
+
+    kernel: str
+    device: str
+    rows: Mapping[Problem, Entry]
+    fingerprint: str = ""
+    protocol: str = ""
+    soft: Mapping[str, str] = field(default_factory=dict[str, str])
+    path: Path | None = None
+
+    def lookup(self, key: Key) -> Row | None:
+        """The row of just this kernel, device and Problem.
+
+        A table is its user's explicit word: made for another source of the kernel, or under other versions, it is
+        used all the same, and the Row's note says so.
+        """
+        entry = self.rows.get(key.problem) if (key.kernel, key.device) == (self.kernel, self.device) else None
+        if entry is None:
+            return None
+        return Row(entry.config, f"table {self.path or '(in memory)'}", "", entry.median_s, self._note(key))
+
+    def _note(self, key: Key) -> str:
+        notes: list[str] = []
+        if self.fingerprint and self.fingerprint != key.fingerprint:
+            notes.append(f"made for another source of {key.kernel} ({self.fingerprint}, now {key.fingerprint})")
+        stale = key.stale(self.soft) if self.soft else []
+        if stale:
+            notes.append(f"made under other versions ({'; '.join(stale)})")
+        return "; ".join(notes)
+
+    @classmethod
+    def read(cls, path: Path) -> NativeTable:
+        """Load a table. Rows that make no sense are left out, with one warning that names them.
+
+        Raises:
+            BadInput: naming the file and what is wrong, for one that is not a table.
+        """
+        try:
+            data: Any = json.loads(path.read_bytes().decode(), object_pairs_hook=_no_name_twice)
+        except OSError as error:
+            raise BadInput(f"table {path} cannot be read: {error.strerror or error}") from error
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"{path} is not a table: {error}") from None
+        return _table_from(data, path)
+
+    def write(self, path: Path) -> None:
+        """Write it, whole or not at all: rows sorted by Problem, one a line.
+
+        Raises:
+            OSError: when the file cannot be written.
+        """
+        head = {
+            "format": FORMAT,
+            "kernel": self.kernel,
+            "fingerprint": self.fingerprint,
+            "device": self.device,
+            "protocol": self.protocol,
+            "soft": dict(self.soft),
+        }
+        lines = [f'  "{name}": {_spell(value)},' for name, value in head.items() if value or name in REQUIRED]
+        rows = [f"    {_spell(p.text)}: {_spell(_entry_data(e))}" for p, e in sorted(self.rows.items(), key=_by_text)]
+        text = "\n".join(["{", *lines, '  "rows": {', ",\n".join(rows), "  }", "}", ""])
+        write_whole(path, text.encode())
+
+
+def _by_text(row: tuple[Problem, Entry]) -> str:
+    return row[0].text
+
+
+def _spell(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=True)
+
+
+def _entry_data(entry: Entry) -> dict[str, Any]:
+    more = {"median_s": entry.median_s, "provenance": dict(entry.provenance)}
+    return {"config": dict(entry.config), **{name: value for name, value in more.items() if value}}
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def _no_name_twice(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; a name given twice is an error (two edits merged: which is meant?)."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} is given twice")
+        found[name] = value
+    return found
+
+
+def _table_from(data: Any, path: Path) -> NativeTable:
+    if not isinstance(data, dict) or cast("dict[str, Any]", data).get("format") != FORMAT:
+        raise BadInput(f'{path} is not a table: it does not begin with "format": "{FORMAT}"')
+    head = cast("dict[str, Any]", data)
+    for name, kind in REQUIRED.items():
+        if not isinstance(head.get(name), kind):
+            raise BadInput(f"{path} is not a table: {name!r} is {head.get(name)!r}, not a {kind.__name__}")
+    soft = head.get("soft", {})
+    if not isinstance(soft, dict):
+        raise BadInput(f"{path} is not a table: 'soft' is {soft!r}, not versions by name")
+    rows: dict[Problem, Entry] = {}
+    bad: list[str] = []
+    for text, row in cast("dict[str, Any]", head["rows"]).items():
+        try:
+            _add_row(rows, text, row)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            bad.append(f"{text}: {error}")
+    if bad:
+        warnings.warn(
+            f"table {path}: {len(bad)} of {len(head['rows'])} rows are left out: {'; '.join(bad[:5])}"
+            + ("; …" if len(bad) > 5 else ""),
+            TunesmithWarning,
+            stacklevel=4,
+        )
+    versions = {str(name): str(value) for name, value in cast("dict[str, Any]", soft).items()}
+    fingerprint, protocol = str(head.get("fingerprint", "")), str(head.get("protocol", ""))
+    return NativeTable(head["kernel"], head["device"], rows, fingerprint, protocol, versions, path)
+
+
+def _add_row(rows: dict[Problem, Entry], text: str, row: Any) -> None:
+    problem = Problem.parse(text)
+    if problem in rows:
+        raise ValueError(f"the same Problem as a row before it ({problem})")
+    if not isinstance(row, dict) or not isinstance(cast("dict[str, Any]", row).get("config"), dict):
+        raise ValueError("it has no 'config' of knobs")
+    row = cast("dict[str, Any]", row)
+    median_s = row.get("median_s")
+    if median_s is not None and not (type(median_s) in (int, float) and 0 < median_s < math.inf):
+        raise ValueError(f"'median_s' is {median_s!r}: a duration is finite and above 0")
+    provenance = {str(name): str(value) for name, value in row.get("provenance", {}).items()}
+    rows[problem] = Entry(Config(row["config"]), None if median_s is None else float(median_s), provenance)
+
+
+# --- from a store -----------------------------------------------------------------------------------
+
+
+class _StoredChoice(Protocol):
+    @property
+    def choice(self) -> Choice: ...
+    @property
+    def soft(self) -> Mapping[str, str]: ...
+    @property
+    def at(self) -> str: ...
+
+
+class Source(Protocol):
+    """What a table is made from: a `Store`."""
+
+    def keys(self, kernel: str | None = None) -> Sequence[Key]: ...
+    def choice(self, key: Key) -> _StoredChoice | None: ...
+
+
+def from_store(store: Source, kernel: str, device: str) -> NativeTable:
+    """The table of everything chosen for a kernel on a device.
+
+    Of several states of the kernel (source, environment, way of measuring) the one counts that was chosen for
+    last; a table never mixes two.
+
+    Raises:
+        BadInput: when nothing is known of them, naming what is.
+    """
+    known = [(key, stored) for key in store.keys(kernel) if (stored := store.choice(key)) is not None]
+    here = [(key, stored) for key, stored in known if key.device == device]
+    if not here:
+        everything = store.keys()
+        kernels = sorted({other.kernel for other in everything})
+        devices = sorted({key.device for key, _ in known})
+        raise BadInput(unknown(f"device of {kernel}", device, devices) if known else unknown("kernel", kernel, kernels))
+    last, newest = max(here, key=lambda pair: pair[1].at)
+    rows: dict[Problem, Entry] = {}
+    for key, stored in here:
+        if (key.fingerprint, key.environment, key.protocol) == (last.fingerprint, last.environment, last.protocol):
+            provenance = {"at": stored.at}
+            if stored.choice.measured_at is not None:
+                provenance["measured_at"] = stored.choice.measured_at.text
+            rows[key.problem] = Entry(stored.choice.config, stored.choice.median_s, provenance)
+    return NativeTable(kernel, device, rows, last.fingerprint, last.protocol, dict(newest.soft))

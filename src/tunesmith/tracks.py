@@ -1,0 +1,133 @@
+"""The three tracks: from a Key to a Choice, going as far as the Policy allows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tunesmith.core.config import Config
+from tunesmith.core.outcome import Choice, Track
+from tunesmith.core.space import Space
+from tunesmith.errors import LookupMiss, TunesmithWarning
+from tunesmith.kernel import Clock
+from tunesmith.options import Options, Policy
+from tunesmith.store import Store, StoredChoice
+from tunesmith.tables import Tables
+from tunesmith.tune import Effort, Subject, Summary, is_searching, search
+
+#: A Choice of the default track and a miss of the lookup track have this source.
+DEFAULT = "default"
+ONLY = "only candidate"
+#: the default, for a call that may not wait for the search under way: the next call asks again
+MEANWHILE = "default meanwhile"
+
+
+def default_choice(config: Config, space: Space, track: Track, note: str = "") -> Choice:
+    """The kernel's own heuristic; of a Space of one Config, that one."""
+    return Choice(config, track, ONLY if space.cardinality == 1 else DEFAULT, note=note)
+
+
+def known_choice(subject: Subject, store: Store, tables: Sequence[Tables], track: Track) -> Choice | None:
+    """What the store knows, else what the tables know; `None` when both are silent.
+
+    A Config that the kernel's own constraints refuse is never used: that is one warning and a miss.
+    """
+    stored = store.choice(subject.key)
+    if stored is not None and _legal(subject, stored.choice.config, "the store"):
+        stale = subject.key.stale(stored.soft)
+        note = f"found under other versions ({'; '.join(stale)})" if stale else stored.choice.note
+        return replace(stored.choice, track=track, source="store", note=note)
+    for table in tables:
+        row = table.lookup(subject.key)
+        if row is not None and _legal(subject, row.config, row.source):
+            return Choice(row.config, track, row.source, median_s=row.median_s, distance=row.distance, note=row.note)
+    return None
+
+
+def _legal(subject: Subject, config: Config, source: str) -> bool:
+    fault = subject.space.fault(config)
+    if fault is not None:
+        warnings.warn(
+            f"{subject.kernel.name}({subject.key.problem}): {source} has {config!r}, which the kernel's Space "
+            f"refuses ({fault}); it is not used",
+            TunesmithWarning, stacklevel=2,
+        )  # fmt: skip
+    return fault is None
+
+
+def miss(subject: Subject, store: Store) -> str:
+    """Why nothing is known: the nearest known Key and the fields in which it differs."""
+    nearest = store.nearest(subject.key)
+    if nearest is None:
+        return f"nothing is known of {subject.kernel.name}"
+    return "the nearest known key differs in " + "; ".join(subject.key.differences(nearest))
+
+
+def lookup(
+    subject: Subject, default: Callable[[], Config], store: Store, tables: Sequence[Tables], policy: Policy
+) -> Choice:
+    """The `lookup` track: nothing is ever measured.
+
+    Raises:
+        LookupMiss: under `strict`, naming the fields that differ from the nearest known Key.
+    """
+    known = known_choice(subject, store, tables, "lookup")
+    if known is not None:
+        return known
+    why = miss(subject, store)
+    if policy.strict and subject.space.cardinality > 1:
+        raise LookupMiss(
+            f"{subject.kernel.name}({subject.key.problem}) on {subject.key.device} is not known, and the policy is strict lookup: {why}"
+        )
+    return default_choice(default(), subject.space, "lookup", note=why)
+
+
+def find(
+    subject: Subject, default: Callable[[], Config], store: Store, tables: Sequence[Tables],
+    clock: Callable[[], Clock], effort: Effort, options: Options, wait_s: float,
+) -> tuple[Choice, Summary | None]:  # fmt: skip
+    """The `search` track: what is known, and what nobody knows is measured once, by one process at a time.
+
+    Args:
+        wait_s: how long to wait for whoever searches the same key.
+
+    Returns:
+        The Choice, and the search's Summary when this call searched.
+
+    Raises:
+        NoWorkingConfig: when every Config failed.
+    """
+    if subject.space.cardinality == 1:
+        return default_choice(next(iter(subject.space)), subject.space, "search"), None
+    known = _fresh(subject, store, tables)
+    if known is not None:
+        return known, None
+    if options.read_only:
+        return default_choice(
+            default(), subject.space, "search", "TUNESMITH_READ_ONLY is set: nothing is measured"
+        ), None
+    # Whoever is being measured holds the device's lock, and must not wait for someone who waits for that lock.
+    wait_s = 0.0 if is_searching() else wait_s
+    with store.claim(subject.key, wait_s) as claimed:
+        known = _fresh(subject, store, tables)
+        if known is not None:
+            return known, None
+        if not claimed:
+            note = "this key is being searched by another process or thread: the default serves meanwhile"
+            return Choice(default(), "search", MEANWHILE, note=note), None
+        summary = search(subject, store, clock(), effort)
+    assert summary.choice is not None
+    return summary.choice, summary
+
+
+def _fresh(subject: Subject, store: Store, tables: Sequence[Tables]) -> Choice | None:
+    """What is known and needs no search: the store's Choice for just this Space and these versions, or a table's."""
+    stored = store.choice(subject.key)
+    if stored is None:
+        return known_choice(subject, store, tables, "search") if tables else None
+    return known_choice(subject, store, (), "search") if _current(subject, stored) else None
+
+
+def _current(subject: Subject, stored: StoredChoice) -> bool:
+    return stored.choice.space == subject.space.digest() and not subject.key.stale(stored.soft)

@@ -1,0 +1,423 @@
+"""The loop: space → cut → compile → race → pick → store. One search for one Key."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from time import perf_counter
+from typing import Any, TypeAlias
+
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Choice, Failed, Measured, Resources, Trial, Untried
+from tunesmith.core.problem import Problem
+from tunesmith.core.space import Space
+from tunesmith.errors import NoWorkingConfig
+from tunesmith.kernel import Built, Clock, Command, Executable, Kernel, Run
+from tunesmith.measure.failure import all_failed, attempt
+from tunesmith.measure.inputs import Snapshot
+from tunesmith.measure.pick import Verdict, pick
+from tunesmith.measure.race import Race
+from tunesmith.search import strategy
+from tunesmith.store import Store
+from tunesmith.workers import compile_all
+
+#: Of a budget, the part that compiling may take before the race begins with what is there.
+COMPILE_SHARE = 0.6
+#: Stored Trials that were found under other versions and are timed again: the best of them, an incumbent's rivals.
+STALE_RERACED = 8
+#: A Space of more points than this is never enumerated (a second of constraint calls).
+ENUMERATED = 100_000
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a search is about.
+
+    Attributes:
+        exact: the Problem that is measured, where the Key's is a bucket.
+        args: the call's arguments by position; they are as before when the search ends.
+        restore: arguments put back before each launch. zero: arguments zeroed before each launch.
+    """
+
+    kernel: Kernel
+    key: Key
+    exact: Problem
+    space: Space
+    device: Device
+    args: Sequence[Any]
+    restore: tuple[str, ...] = ()
+    zero: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How a search goes about it: strategy's name, seconds at most (`None`: no limit), compilers at once, seed."""
+
+    strategy: str = "exhaustive"
+    budget_s: float | None = None
+    jobs: int = 1
+    seed: int = 0
+
+
+# --- what a search says while it works -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A search begins: how many points, how many cut for which reason, how many known from before."""
+
+    kernel: str
+    problem: Problem
+    cardinality: int
+    cut: Mapping[str, int]
+    known: int
+    budget_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Compiling:
+    """A batch of so many Configs goes to the compilers."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One came back; `failure` says why it did not compile."""
+
+    config: Config
+    failure: Failed | None
+
+
+@dataclass(frozen=True, slots=True)
+class Racing:
+    """So many candidates are being timed."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One sample was taken."""
+
+    config: Config
+    leader: Config
+    leader_s: float
+    round: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A search is over: everything a score table needs. cut + failed + measured + untried = cardinality.
+
+    Attributes:
+        trials: one for each legal Config, in the Space's order; of a Space too large to enumerate, those looked at.
+        cut: Configs left out by constraints, by reason (none are counted in a Space too large to enumerate).
+        why_untried: what ended the search before every Config had been looked at.
+        known: how many Trials came from the store.
+    """
+
+    key: Key
+    choice: Choice | None
+    verdict: Verdict | None
+    trials: tuple[Trial, ...]
+    cut: Mapping[str, int]
+    cardinality: int
+    known: int
+    why_untried: str
+    compile_s: float
+    measure_s: float
+
+    @property
+    def failures(self) -> Iterator[tuple[Config, Failed]]:
+        return ((t.config, t.outcome) for t in self.trials if isinstance(t.outcome, Failed))
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many Configs met which fate."""
+        kinds = [type(trial.outcome) for trial in self.trials]
+        counts = {"measured": kinds.count(Measured), "failed": kinds.count(Failed), "cut": sum(self.cut.values())}
+        return {**counts, "untried": self.cardinality - sum(counts.values())}
+
+
+Event: TypeAlias = "Started | Compiling | Compiled | Racing | Sampled | Summary"
+Watcher: TypeAlias = Callable[[Event], None]
+
+_watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("tunesmith_watchers", default=())
+
+
+@contextmanager
+def watched(watcher: Watcher) -> Generator[None]:
+    """Within this scope, `watcher` hears of every search of this thread."""
+    token = _watchers.set((*_watchers.get(), watcher))
+    try:
+        yield
+    finally:
+        _watchers.reset(token)
+
+
+def _say(event: Event) -> None:
+    for watcher in _watchers.get():
+        watcher(event)
+
+
+# --- the search --------------------------------------------------------------------------------------
+
+_thread = threading.local()
+
+
+def is_searching() -> bool:
+    """Whether this thread is in the middle of a search (a candidate that calls another tuned kernel)."""
+    return getattr(_thread, "depth", 0) > 0
+
+
+@dataclass
+class _State:
+    """One search under way. Nothing outlives it but what went to the store."""
+
+    subject: Subject
+    store: Store
+    clock: Clock
+    effort: Effort
+    at: str
+    started: float = field(default_factory=perf_counter)
+    trials: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
+    compile_s: float = 0.0
+    measure_s: float = 0.0
+    first_error: BaseException | None = None
+
+    def deadline(self, share: float = 1.0) -> float | None:
+        return None if self.effort.budget_s is None else self.started + share * self.effort.budget_s
+
+    def add(self, config: Config, outcome: Measured | Failed, resources: Resources, compile_s: float | None) -> None:
+        self.trials[config] = Trial(config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft))
+
+    def commit(self, configs: Sequence[Config]) -> None:
+        self.store.add_trials(self.subject.key, [self.trials[c] for c in configs if c in self.trials])
+
+
+def search(subject: Subject, store: Store, clock: Clock, effort: Effort) -> Summary:
+    """Find the fastest Config and store it with every Trial.
+
+    What the store knows is not measured again, the incumbent beside something new excepted. The caller holds
+    the key's claim. Ctrl-C stores what was measured and passes through.
+
+    Raises:
+        NoWorkingConfig: when every Config failed; nothing stays stored then.
+    """
+    state = _State(subject, store, clock, effort, datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    cut: dict[str, int] = {}
+    legal = _enumerate(subject.space, cut)
+    known = {t.config: t for t in store.trials(subject.key) if t.config in subject.space}
+    if not any(isinstance(t.outcome, Measured) for t in known.values()):
+        known = {}  # failures alone are not believed: the machine may have been in a bad state
+    again = _to_time_again(known, subject.key)
+    _say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
+    _thread.depth = getattr(_thread, "depth", 0) + 1
+    try:
+        _follow(state, known, again)
+    finally:
+        _thread.depth -= 1
+    done = {**known, **state.trials}
+    return _conclude(state, legal if legal is not None else list(done), done, cut, len(known))
+
+
+def _enumerate(space: Space, cut: dict[str, int]) -> list[Config] | None:
+    """Every legal Config, counting what is cut by reason; `None` when there are too many to list."""
+    if space.cardinality > ENUMERATED:
+        return None
+    return list(space.points(lambda reason, n: cut.update({reason: cut.get(reason, 0) + n})))
+
+
+def _to_time_again(known: Mapping[Config, Trial], key: Key) -> list[Config]:
+    """Of the stored Trials, those that go into the race beside what is new, best first.
+
+    The incumbent, so that new Configs are compared with it side by side; rivals whose search was stopped before
+    they had enough samples to be told from it; and the best of those found under other versions.
+    """
+    measured = [(t.outcome.median_s, t) for t in known.values() if isinstance(t.outcome, Measured)]
+    ranking = [trial for _, trial in sorted(measured, key=lambda pair: pair[0])]
+    if not ranking:
+        return []
+    best = ranking[0].outcome
+    assert isinstance(best, Measured)
+    stale = [t for t in ranking if key.stale(t.soft)][:STALE_RERACED]
+    unsure = [t for t in ranking if _unsure(t, best.median_s)]
+    return list(dict.fromkeys(t.config for t in (ranking[0], *unsure, *stale)))
+
+
+def _unsure(trial: Trial, best_s: float) -> bool:
+    assert isinstance(trial.outcome, Measured)
+    return len(trial.outcome.samples) < 5 and trial.outcome.median_s <= 1.05 * best_s
+
+
+def _follow(state: _State, known: Mapping[Config, Trial], again: Sequence[Config]) -> None:
+    """Drive the strategy: hand it the Trials it asks for, from the store or by measuring."""
+    steps = strategy(state.effort.strategy, state.subject.space, state.effort.seed)
+    stale = bool(again) and any(state.subject.key.stale(known[c].soft) for c in again)
+    try:
+        batch = next(steps)
+        while True:
+            new = [c for c in batch if c not in known and c not in state.trials]
+            if new or stale:
+                _evaluate(state, [*new, *[c for c in again if c not in new]])
+                stale = False
+                again = _leaders(state) or again
+            done = {**known, **state.trials}
+            if _over(state):
+                return
+            batch = steps.send([done.get(c, Trial(c, Untried("budget"))) for c in batch])
+    except StopIteration:
+        return
+    finally:
+        steps.close()
+
+
+def _leaders(state: _State) -> list[Config]:
+    """The fastest so far: raced beside the next batch."""
+    verdict = pick(list(state.trials.values()))
+    return [] if verdict is None else [verdict.ranking[0].config]
+
+
+def _over(state: _State) -> bool:
+    deadline = state.deadline()
+    return deadline is not None and perf_counter() >= deadline
+
+
+def _evaluate(state: _State, batch: Sequence[Config]) -> None:
+    """Compile, load and race a batch; its Trials are stored even when Ctrl-C ends it."""
+    try:
+        executables, compile_s = _compile(state, batch)
+        _race(state, executables, compile_s)
+    finally:
+        state.commit(batch)
+
+
+def _compile(state: _State, batch: Sequence[Config]) -> tuple[list[Executable], dict[Config, float]]:
+    subject, start = state.subject, perf_counter()
+    jobs: list[tuple[Config, Command | None]] = []
+    for config in batch:
+        job, failure, error = attempt(
+            "compile", lambda c=config: subject.kernel.compile_job(c, subject.exact, subject.device)
+        )
+        if failure is not None:
+            _fail(state, config, failure, error)
+        else:
+            jobs.append((config, job))
+    _say(Compiling(len(jobs)))
+    executables: list[Executable] = []
+    seconds: dict[Config, float] = {}
+    stop, deadline = threading.Event(), state.deadline(COMPILE_SHARE)
+    for config, built in compile_all(jobs, state.effort.jobs, stop=stop):
+        if isinstance(built, Failed):
+            _fail(state, config, built, None)
+        else:
+            _load(state, config, built, executables)
+            if built is not None:
+                seconds[config] = built.seconds
+        failed = state.trials.get(config)
+        _say(Compiled(config, failed.outcome if failed and isinstance(failed.outcome, Failed) else None))
+        if deadline is not None and perf_counter() >= deadline:
+            stop.set()
+    state.compile_s += perf_counter() - start
+    return executables, seconds
+
+
+def _load(state: _State, config: Config, built: Built | None, executables: list[Executable]) -> None:
+    subject = state.subject
+    executable, failure, error = attempt("load", lambda: subject.kernel.load(config, subject.exact, built))
+    if failure is not None or executable is None:
+        assert failure is not None
+        _fail(state, config, failure, error)
+    else:
+        executables.append(executable)
+
+
+def _fail(state: _State, config: Config, failure: Failed, error: BaseException | None) -> None:
+    state.first_error = state.first_error or error
+    state.add(config, failure, Resources(), None)
+
+
+def _race(state: _State, executables: Sequence[Executable], compile_s: Mapping[Config, float]) -> None:
+    subject, start = state.subject, perf_counter()
+    names = list(subject.kernel.signature.parameters)
+    snapshot = Snapshot(dict(zip(names, subject.args, strict=True)), subject.restore, subject.zero)
+    runs = [Run(executable, subject.args, snapshot.before_launch) for executable in executables]
+    _say(Racing(len(runs)))
+    race = Race(
+        runs, state.clock, deadline=state.deadline(), seed=state.effort.seed,
+        progress=lambda config, leader, leader_s, number: _say(Sampled(config, leader, leader_s, number)),
+    )  # fmt: skip
+    try:
+        with state.store.device_lock(subject.device.identity, None):
+            race.run()
+    finally:
+        snapshot.put_back()
+        for executable in executables:
+            outcome = race.outcomes.get(executable.config)
+            if outcome is not None:
+                state.add(executable.config, outcome, executable.resources, compile_s.get(executable.config))
+        state.first_error = state.first_error or next(iter(race.errors.values()), None)
+        state.measure_s += perf_counter() - start
+
+
+def _conclude(
+    state: _State, legal: Sequence[Config], done: Mapping[Config, Trial], cut: Mapping[str, int], known: int
+) -> Summary:
+    """Pick, store, report."""
+    subject = state.subject
+    why = "the budget ended" if _over(state) else f"not drawn by {state.effort.strategy}"
+    trials = tuple(done.get(config, Trial(config, Untried(why))) for config in legal)
+    verdict = pick(trials)
+    summary = Summary(
+        subject.key, None, verdict, trials, cut, subject.space.cardinality, known, why, state.compile_s, state.measure_s
+    )  # fmt: skip
+    if verdict is not None:
+        stored = state.store.choice(subject.key)
+        if not state.trials and stored is not None and stored.choice.config == verdict.winner.config:
+            summary = replace(summary, choice=replace(stored.choice, source="store"))
+        else:
+            summary = replace(summary, choice=_choice(summary, verdict, subject))
+            state.store.put_choice(subject.key, _choice(summary, verdict, subject), dict(subject.key.soft))
+    _say(summary)
+    if verdict is None:
+        state.store.forget_failures(subject.key)
+        raise _nothing_works(summary, state)
+    return summary
+
+
+def _nothing_works(summary: Summary, state: _State) -> NoWorkingConfig:
+    kernel, problem, failures = state.subject.kernel.name, state.subject.exact.text, list(summary.failures)
+    if failures:
+        return all_failed(kernel, problem, failures, state.first_error)
+    if not summary.trials:
+        reasons = "; ".join(f"{count} × {reason}" for reason, count in summary.cut.items())
+        return NoWorkingConfig(f"{kernel}({problem}): the constraints cut every Config of the Space: {reasons}")
+    return NoWorkingConfig(
+        f"{kernel}({problem}): {summary.why_untried} before any of {len(summary.trials)} Configs was measured "
+        f"({state.compile_s:.1f} s were spent compiling); give it a larger budget"
+    )
+
+
+def _choice(summary: Summary, verdict: Verdict, subject: Subject) -> Choice:
+    winner = verdict.winner
+    others = [trial for trial in verdict.ranking if trial is not winner]
+    assert isinstance(winner.outcome, Measured)
+    runner_up = others[0] if others else None
+    ratio = (
+        runner_up.outcome.median_s / winner.outcome.median_s
+        if runner_up and isinstance(runner_up.outcome, Measured)
+        else None
+    )
+    return Choice(
+        config=winner.config, track="search", source="search", median_s=winner.outcome.median_s,
+        runner_up=runner_up.config if runner_up else None, ratio=ratio, ties=verdict.ties,
+        measured_at=subject.exact if subject.exact != subject.key.problem else None,
+        candidates=summary.counts, space=subject.space.digest(),
+    )  # fmt: skip

@@ -1,0 +1,336 @@
+"""Public reports retold: candidates that fail, stores that forget, threads that meet. R06, R07, R08, R11, R35 (5)."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tunesmith
+from tests.fakes import ScriptedClock, fresh_process
+from tunesmith import Config, Failed, Measured, Space, TunedKernel, Untried, autotune
+from tunesmith.errors import NoWorkingConfig
+
+X = np.ones(4, np.float32)
+
+
+class OutOfResources(Exception):
+    """As a driver raises it: what was needed and what there is."""
+
+    def __init__(self, required: int, limit: int) -> None:
+        super().__init__(f"out of resource: shared memory, Required: {required}, Hardware limit: {limit}")
+        self.required, self.limit = required, limit
+
+
+class UnknownCompilerError(Exception):
+    """A type that no tuner knows of."""
+
+
+# --- R07: one candidate fails, in any way -------------------------------------------------------------
+
+FAILS: dict[int, BaseException] = {
+    1: RuntimeError("pass pipeline failed"),
+    2: UnknownCompilerError("regalloc"),
+    4: SystemExit(3),
+}
+
+
+def five(clock: ScriptedClock, raising: dict[int, BaseException]) -> TunedKernel:
+    def body(x, *, c):
+        if c in raising:
+            raise raising[c]
+        return c
+
+    return autotune(configs=[Config(c=i) for i in range(5)], clock=clock, version="five")(body)
+
+
+def test_r07_the_best_honest_candidate_wins_and_the_failed_are_listed() -> None:
+    clock = ScriptedClock(lambda config: {0: 2.0, 3: 1.0}[config["c"]])  # type: ignore[index]
+    f = five(clock, FAILS)
+
+    assert f(X) == 3
+    failed = {t.config["c"]: t.outcome.reason for t in f.explanation(X)[2] if isinstance(t.outcome, Failed)}
+    assert failed == {1: "RuntimeError: pass pipeline failed", 2: "UnknownCompilerError: regalloc", 4: "SystemExit: 3"}
+
+
+def test_r07_ctrl_c_keeps_what_was_timed_and_the_next_run_asks_for_the_rest() -> None:
+    first = ScriptedClock(lambda config: 1.0 + config["c"])  # type: ignore[operator]
+    with pytest.raises(KeyboardInterrupt):
+        five(first, {2: KeyboardInterrupt()})(X)
+    second = ScriptedClock(lambda config: 1.0 + config["c"])  # type: ignore[operator]
+    f = five(second, {})
+
+    assert f(X) == 0
+    trials = {t.config: t.outcome for t in f.explanation(X)[2]}
+    assert all(isinstance(trials[Config(c=i)], Measured) for i in range(5))
+    again = first.timed & second.timed  # the incumbent, beside what is new
+    assert len(again) <= 1
+    assert first.timed | second.timed == {Config(c=i) for i in range(5)}
+
+
+def test_r07_when_all_fail_the_reasons_are_counted_and_nothing_is_kept() -> None:
+    clock = ScriptedClock(lambda config: 1.0)
+    every = {
+        0: RuntimeError("a"),
+        1: RuntimeError("a"),
+        2: RuntimeError("b"),
+        3: RuntimeError("a"),
+        4: RuntimeError("b"),
+    }
+    with pytest.raises(
+        NoWorkingConfig, match=r"(?s)none of 5 Configs works.*3 × launch: RuntimeError: a.*2 × launch: RuntimeError: b"
+    ):
+        five(clock, every)(X)
+    f = five(clock, {})
+
+    assert f.explanation(X)[2] == []
+    f(X)
+    assert clock.timed == {Config(c=i) for i in range(5)}
+
+
+def test_r07_a_plain_bug_is_visible_as_one() -> None:
+    def body(x, *, c):
+        return x.shap
+
+    f = autotune(configs=[Config(c=i) for i in range(5)], clock=ScriptedClock(lambda config: 1.0))(body)
+
+    with pytest.raises(NoWorkingConfig, match=r"(?s)5 × launch: AttributeError.*shap.*All failed alike") as caught:
+        f(X)
+    assert isinstance(caught.value.__cause__, AttributeError)
+
+
+# --- R08: nothing fits --------------------------------------------------------------------------------
+
+
+def test_r08_need_and_limit_are_named_and_no_loser_is_cached() -> None:
+    launched: list[int] = []
+
+    def body(x, *, c):
+        launched.append(c)
+        raise OutOfResources(300000 + c, 232448)
+
+    f = autotune(configs=[Config(c=i) for i in range(3)], clock=ScriptedClock(lambda config: 1.0), version="1")(body)
+    for _ in range(2):
+        with pytest.raises(NoWorkingConfig, match=r"(?s)300002, Hardware limit: 232448.*Config\(c=2\)"):
+            f(X)
+    assert sorted(launched) == [0, 0, 1, 1, 2, 2]
+
+
+def test_r08_a_single_candidate_is_not_measured_and_fails_as_clearly() -> None:
+    clock = ScriptedClock(lambda config: 1.0)
+
+    @autotune(configs=[Config(c=1)], clock=clock)
+    def fits(x, *, c):
+        return c
+
+    @autotune(configs=[Config(c=1)], clock=clock)
+    def too_large(x, *, c):
+        raise OutOfResources(300000, 232448)
+
+    assert [fits(X), fits(X)] == [1, 1]
+    with pytest.raises(NoWorkingConfig, match=r"too_large.*Config\(c=1\).*300000, Hardware limit: 232448"):
+        too_large(X)
+    assert clock.asked == []
+
+
+def test_r08_what_a_declared_estimate_cuts_is_never_built_and_counted() -> None:
+    built: list[int] = []
+    space = Space(c=list(range(100))).where(
+        lambda c: 140_000 + c * 10_000 <= 232448, "shared memory above 232448 bytes"
+    )
+
+    def make(problem, *, c):
+        built.append(c)
+        if c == 3:
+            raise OutOfResources(240_000, 232448)  # the estimate was too low
+        return lambda x: c
+
+    clock = ScriptedClock(lambda config: 1.0 + config["c"])  # type: ignore[operator]
+    f = autotune(space=space, clock=clock)(tunesmith.built(make, signature_from=["x"], version="1"))
+    summary = f.tune(X)
+
+    assert sorted(built) == list(range(10))
+    assert summary.cut == {"shared memory above 232448 bytes": 90}
+    assert summary.counts == {"measured": 9, "failed": 1, "cut": 90, "untried": 0}
+    assert next(summary.failures)[1].stage == "load"
+
+
+# --- R11: what a changed list of candidates costs ------------------------------------------------------
+
+R11 = """
+clock = ScriptedClock(lambda config: 1.0 + config["c"] + config.get("rare", 0), protocol={protocol!r})
+
+@autotune(configs={configs}, key=["n"], clock=clock)
+def f(x, n, *, c, rare=0):
+    return c, rare
+
+print(f([1.0], 5), len(clock.timed), sorted(config["c"] for config in clock.timed))
+"""
+
+
+def r11(tmp_path: Path, configs: str, protocol: str = "scripted/1") -> str:
+    done = fresh_process(R11.format(configs=configs, protocol=protocol), tmp_path)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_r11_only_what_is_new_is_measured(tmp_path: Path) -> None:
+    six = "[Config(c=i) for i in range(1, 7)]"
+
+    assert r11(tmp_path, six) == "(1, 0) 6 [1, 2, 3, 4, 5, 6]"
+    assert r11(tmp_path, "[Config(c=i) for i in (4, 2, 6, 1, 3, 5)]") == "(1, 0) 0 []"
+    assert r11(tmp_path, f"{six} + [Config(c=0)]") == "(0, 0) 2 [0, 1]"  # the new one, beside the incumbent
+    assert r11(tmp_path, "[Config(c=i) for i in range(3, 7)]") == "(3, 0) 0 []"
+    assert r11(tmp_path, six, protocol="scripted/2") == "(1, 0) 6 [1, 2, 3, 4, 5, 6]"
+    rare = "[Config(c=1, rare=-0.5)] + [Config(c=i) for i in range(2, 7)]"
+    assert r11(tmp_path, rare) == "(1, -0.5) 2 [1, 2]"
+
+
+# --- R35 (5): a size that the kernel closes over -----------------------------------------------------
+
+
+def test_r35_a_closed_over_size_is_part_of_the_key() -> None:
+    def make(M: int, clock: ScriptedClock) -> TunedKernel:
+        @autotune(space=Space(c=[1, 2]), clock=clock)
+        def scale(x, *, c):
+            return c * M
+
+        return scale
+
+    small, large = by_c(1), by_c(-1)
+    assert make(64, small)(X) == 64
+    assert make(4096, large)(X) == 2 * 4096
+
+
+def by_c(sign: int) -> ScriptedClock:
+    return ScriptedClock(lambda config: 10.0 + sign * config["c"])  # type: ignore[operator]
+
+
+# --- R06: threads meet in a cold tuner ------------------------------------------------------------------
+
+
+def in_threads(*calls: Any) -> list[Any]:
+    results: list[Any] = [None] * len(calls)
+    barrier = threading.Barrier(len(calls))
+
+    def work(i: int) -> None:
+        barrier.wait()
+        try:
+            results[i] = calls[i]()
+        except BaseException as error:
+            results[i] = error
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(calls))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads), "deadlock"
+    return results
+
+
+def sleepy(clock: ScriptedClock) -> TunedKernel:
+    @autotune(space=Space(c=[1, 2]), key=["n"], clock=clock, version="1")
+    def f(x, n, pause, *, c):
+        time.sleep(pause)
+        if n == 3 and c == 1:
+            raise RuntimeError(f"only for {n}")
+        return c, n
+
+    return f
+
+
+def test_r06_two_keys_in_two_threads_keep_their_own_arguments() -> None:
+    f = sleepy(by_c(1))
+
+    assert in_threads(lambda: f(X, 1, 0.005), lambda: f(X, 2, 0.05)) == [(1, 1), (1, 2)]
+
+
+def test_r06_eight_threads_one_key_one_search_and_no_two_measurements_at_once() -> None:
+    clock = by_c(1)
+    f = sleepy(clock)
+    results = in_threads(*[lambda: f(X, 1, 0.002)] * 8)
+
+    assert results == [(1, 1)] * 8
+    alone = by_c(1)
+    autotune(space=Space(c=[1, 2]), key=["n"], clock=alone, version="2")(lambda x, n, pause, *, c: c)(X, 1, 0)
+    assert len(clock.asked) == len(alone.asked)
+    assert clock.overlaps == 0
+
+
+def test_r06_a_failure_stays_with_its_key() -> None:
+    clock = by_c(1)
+    f = sleepy(clock)
+    results = in_threads(*[lambda n=n: f(X, n, 0.002) for n in (1, 2, 3, 4) * 2])
+
+    assert results == [(1, 1), (1, 2), (2, 3), (1, 4)] * 2
+    assert clock.overlaps == 0
+
+
+def test_r06_a_tuned_kernel_that_calls_tuned_kernels() -> None:
+    @autotune(space=Space(c=[1, 2]), key=["n"], clock=ScriptedClock(lambda config: 1.0), version="inner")
+    def inner(x, n, *, c):
+        return n
+
+    @autotune(space=Space(c=[1, 2]), key=["n"], clock=ScriptedClock(lambda config: 1.0), version="outer")
+    def outer(x, n, *, c):
+        return inner(x, n) + (outer(x, n - 1) if n else 0)
+
+    assert in_threads(lambda: outer(X, 3), lambda: inner(X, 3), lambda: outer(X, 2)) == [6, 3, 3]
+
+
+# --- a budget, a single flight ------------------------------------------------------------------------
+
+
+def test_a_budget_leaves_the_rest_untried_and_a_later_search_takes_it_up() -> None:
+    clock = ScriptedClock(lambda config: time.sleep(0.02) or 1.0 + config["c"])  # type: ignore[operator]
+    f = autotune(space=Space(c=list(range(40))), clock=clock, version="1")(lambda x, *, c: c)
+    first = f.tune(X, budget_s=0.2)
+    assert first.counts["untried"] > 0
+    assert sum(first.counts.values()) == 40
+    assert {t.outcome.reason for t in first.trials if isinstance(t.outcome, Untried)} == {"the budget ended"}
+
+    clock.seconds = lambda config: 1.0 + config["c"]  # type: ignore[operator]
+    second = f.tune(X)
+    assert second.counts == {"measured": 40, "failed": 0, "cut": 0, "untried": 0}
+    assert second.known == first.counts["measured"]
+    before = len(clock.asked)
+    third = f.tune(X)
+    assert len(clock.asked) == before
+    assert third.choice is not None
+    assert third.choice.source == "store"
+
+
+SAME_KEY = """
+import time
+clock = ScriptedClock(lambda config: 1.0 + config["c"])
+
+@autotune(space=Space(c=[1, 2, 3]), key=["n"], clock=clock)
+def f(x, n, *, c):
+    time.sleep(0.01)
+    return c
+
+print(f([1.0], 5), len(clock.asked))
+"""
+
+
+def test_eight_processes_one_search(tmp_path: Path) -> None:
+    results: list[str] = []
+
+    def run(i: int) -> None:
+        (tmp_path / str(i)).mkdir()
+        done = fresh_process(SAME_KEY, tmp_path / str(i))
+        results.append(done.stdout.strip() or done.stderr)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    asked = sorted(int(line.split()[1]) for line in results)
+    assert [line.split()[0] for line in results] == ["1"] * 8
+    assert asked[:7] == [0] * 7
+    assert asked[7] > 0
