@@ -63,7 +63,7 @@ class ScriptedClock:
 def fresh_process(
     script: str, folder: Path, env: Mapping[str, str] | None = None, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script (with PREAMBLE) in a process of its own; its store is the calling test's unless `env` says otherwise."""
+    """Run a script (with PREAMBLE) in a process of its own; its store is the test's unless `env` says otherwise."""
     file = folder / f"script_{len(list(folder.glob('script_*')))}.py"
     file.write_text(PREAMBLE + textwrap.dedent(script))
     root = str(Path(__file__).parents[1])

@@ -14,16 +14,17 @@ from tunesmith.core.space import Axis, Space, booleans, choices, integers, permu
 from tunesmith.options import policy
 
 if TYPE_CHECKING:
-    from tunesmith.api import TunedKernel, autotune
+    from tunesmith.api import autotune
     from tunesmith.backends import cc
     from tunesmith.backends.call import built
     from tunesmith.missed import Miss, misses
     from tunesmith.report.terminal import watch
+    from tunesmith.tuned import TunedKernel
 
 #: what takes a moment to import is imported when it is asked for: name → module and attribute
 _LAZY = {
     "Miss": ("tunesmith.missed", "Miss"),
-    "TunedKernel": ("tunesmith.api", "TunedKernel"),
+    "TunedKernel": ("tunesmith.tuned", "TunedKernel"),
     "autotune": ("tunesmith.api", "autotune"),
     "built": ("tunesmith.backends.call", "built"),
     "cc": ("tunesmith.backends.cc", None),
@@ -32,9 +33,9 @@ _LAZY = {
 }
 
 __all__ = [
-    "Axis", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Problem", "Resources", "Sample", "Space",
-    "Trial", "TunedKernel", "Untried", "add_device", "autotune", "booleans", "built", "cc", "choices", "integers",
-    "known_device", "known_devices", "misses", "permutations", "policy", "powers_of_two", "watch",
+    "Axis", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Problem", "Resources", "Sample",
+    "Space", "Trial", "TunedKernel", "Untried", "add_device", "autotune", "booleans", "built", "cc", "choices",
+    "integers", "known_device", "known_devices", "misses", "permutations", "policy", "powers_of_two", "watch",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What the tuner asks of a kernel, and what it gets: `Kernel`, `Executable`, compile jobs, `Clock`. Protocols and values only."""
+"""What the tuner asks of a kernel, and what it gets: `Kernel`, `Executable`, `Command`, `Clock`; no code."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Executable(Protocol):
     def resources(self) -> Resources: ...
     @property
     def launch(self) -> Callable[..., Any]:
-        """Called with the kernel's runtime arguments by position, in the order of its signature. Returns what the kernel does."""
+        """Takes the kernel's runtime arguments by position, in the order of its signature; returns what it returns."""
         ...
 
 

@@ -78,7 +78,8 @@ def lookup(
     why = miss(subject, store)
     if policy.strict and subject.space.cardinality > 1:
         raise LookupMiss(
-            f"{subject.kernel.name}({subject.key.problem}) on {subject.key.device} is not known, and the policy is strict lookup: {why}"
+            f"{subject.kernel.name}({subject.key.problem}) on {subject.key.device} is not known, "
+            f"and the policy is strict lookup: {why}"
         )
     return default_choice(default(), subject.space, "lookup", note=why)
 

@@ -1,4 +1,4 @@
-"""Public reports retold: what makes up the key, names that are wrong, what a call may do. R01, R02, R10, R12, R21, R36."""
+"""Public reports retold: the key, names that are wrong, what a call may do. R01, R02, R10, R12, R21, R36."""
 
 import builtins
 import copy
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes import ScriptedClock, fresh_process
 
 import tunesmith
-from tests.fakes import ScriptedClock, fresh_process
 from tunesmith import Config, Problem, Space, TunedKernel, autotune
 from tunesmith.errors import BadInput, LookupMiss, TunesmithWarning
 
@@ -188,7 +188,7 @@ def test_r21_frozen_after_warm_up() -> None:
     gate(F32, i64, 4)
     asked = len(clock.asked)
     with tunesmith.policy("lookup", strict=True):
-        with pytest.raises(LookupMiss, match="offs.dtype: int32, known: int64"):
+        with pytest.raises(LookupMiss, match=r"offs\.dtype: int32, known: int64"):
             gate(F32, i32, 4)
         with pytest.raises(LookupMiss, match="bias"):
             gate(F32, i64, 4, F32)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.fakes import ScriptedClock, fresh_process
 
 import tunesmith
-from tests.fakes import ScriptedClock, fresh_process
 from tunesmith import Config, Failed, Measured, Space, TunedKernel, Untried, autotune
 from tunesmith.errors import NoWorkingConfig
 
@@ -219,7 +219,7 @@ def in_threads(*calls: Any) -> list[Any]:
         barrier.wait()
         try:
             results[i] = calls[i]()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - compared by the test
             results[i] = error
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(calls))]

@@ -22,7 +22,7 @@ class Stub:
     """An Executable that does nothing, or raises."""
 
     config: Config
-    resources: Resources = Resources()
+    resources: Resources = field(default_factory=Resources)
     error: BaseException | None = None
     launches: int = 0
 
@@ -127,7 +127,7 @@ def test_need_and_limit_of_an_out_of_resources_error_are_shown() -> None:
 
 
 def test_ctrl_c_passes_and_what_was_measured_is_kept() -> None:
-    times = {i: 1.0 for i in range(5)}
+    times = dict.fromkeys(range(5), 1.0)
     race = race_of(times, x2=KeyboardInterrupt())
 
     with pytest.raises(KeyboardInterrupt):
@@ -137,7 +137,7 @@ def test_ctrl_c_passes_and_what_was_measured_is_kept() -> None:
 
 
 def test_a_deadline_ends_the_race() -> None:
-    times = {i: 1.0 for i in range(5)}
+    times = dict.fromkeys(range(5), 1.0)
     clock = TableClock(times)
     Race([Run(Stub(Config(x=i)), ()) for i in times], clock, deadline=perf_counter() - 1).run()
 

@@ -27,7 +27,8 @@ trials = st.builds(
 choices = st.builds(
     Choice, configs, st.sampled_from(["default", "lookup", "search"]), st.text(max_size=9), st.none() | seconds,
     st.none() | configs, st.none() | seconds, st.lists(configs, max_size=2).map(tuple), st.text(max_size=9),
-    st.none() | st.just(Problem({"T": 3})), st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=2), st.text(max_size=5),
+    st.none() | st.just(Problem({"T": 3})),
+    st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=2), st.text(max_size=5),
 )  # fmt: skip
 
 

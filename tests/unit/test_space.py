@@ -121,7 +121,7 @@ def test_the_digest_names_the_set_and_not_the_order() -> None:
 )
 def test_a_config_that_does_not_belong_is_told_why(config: Config, says: str) -> None:
     space = Space(BLOCK=powers_of_two(64, 128), num_warps=[4, 8])
-    space = space.where(lambda BLOCK, num_warps: BLOCK >= 16 * num_warps, "a warp needs 16 elements")
+    space = space.where(lambda BLOCK, num_warps: 16 * num_warps <= BLOCK, "a warp needs 16 elements")
 
     with pytest.raises(SpaceError, match=says):
         space.check(config)
@@ -154,3 +154,13 @@ def test_fixing_knobs() -> None:
         space.fix(a=3)
     with pytest.raises(SpaceError, match="did you mean"):
         space.fix(aa=3)
+
+
+def test_the_values_of_a_knob_are_those_of_all_parts() -> None:
+    grid = Space(BLOCK=powers_of_two(64, 256), pack=[True])
+    assert grid.axis("BLOCK") == powers_of_two(64, 256)
+    both = grid + Space.of([{"BLOCK": 64}, {"BLOCK": 96, "pack": 1}])
+    assert both.axis("BLOCK").values == (64, 128, 256, 96)
+    assert list(map(repr, both.axis("pack").values)) == ["True", "1"]
+    with pytest.raises(SpaceError, match="did you mean 'BLOCK'"):
+        both.axis("BLOK")

@@ -365,9 +365,7 @@ class TestWatch:
         scale(4)
         assert capsys.readouterr().err == ""  # the scope is over
 
-    def test_a_search_within_a_search_is_shown_and_the_outer_one_goes_on(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_search_within_a_search_lets_the_outer_one_go_on(self, capsys: pytest.CaptureFixture[str]) -> None:
         inner = self.kernel(ScriptedClock(lambda config: 1e-3 * config["block"]))
 
         @tunesmith.autotune(space=Space(a=[1, 2]), key=["n"], clock=ScriptedClock(lambda config: 1e-3 * config["a"]))

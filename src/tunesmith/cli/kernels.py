@@ -13,7 +13,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 
 if TYPE_CHECKING:
-    from tunesmith.api import TunedKernel
+    from tunesmith.tuned import TunedKernel
 
 #: Above so many points a Space is not enumerated for its size.
 COUNTED = 100_000

@@ -15,7 +15,7 @@ from tunesmith.core.problem import Problem, read_value
 from tunesmith.errors import BadInput, ProblemError
 
 if TYPE_CHECKING:
-    from tunesmith.api import TunedKernel
+    from tunesmith.tuned import TunedKernel
 
 ProblemOption: TypeAlias = Annotated[
     list[str],

@@ -16,7 +16,7 @@ import typer
 from tunesmith.errors import BadInput, MissingEngine, unknown
 
 if TYPE_CHECKING:
-    from tunesmith.api import TunedKernel
+    from tunesmith.tuned import TunedKernel
 
 TargetArgument: TypeAlias = Annotated[
     str,
@@ -54,7 +54,7 @@ def _shipped(name: str) -> TunedKernel:
 
 
 def _kernel_in(module: ModuleType, attribute: str, place: str) -> TunedKernel:
-    from tunesmith.api import TunedKernel
+    from tunesmith.tuned import TunedKernel
 
     found: object = module
     for part in attribute.split("."):
@@ -68,7 +68,7 @@ def _kernel_in(module: ModuleType, attribute: str, place: str) -> TunedKernel:
 
 
 def _tuned_there(module: ModuleType) -> str:
-    from tunesmith.api import TunedKernel
+    from tunesmith.tuned import TunedKernel
 
     names = [name for name, value in vars(module).items() if isinstance(value, TunedKernel)]
     return f"tuned kernels there: {', '.join(names) or '(none)'}"

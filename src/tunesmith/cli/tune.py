@@ -16,9 +16,9 @@ from tunesmith.core.problem import Problem, read_value
 from tunesmith.errors import BadInput, NoWorkingConfig, unknown
 
 if TYPE_CHECKING:
-    from tunesmith.api import TunedKernel
     from tunesmith.report.terminal import Progress
     from tunesmith.tune import Summary
+    from tunesmith.tuned import TunedKernel
 
 #: Rows of a score table: of the only problem, and of each of several.
 ROWS, ROWS_OF_SEVERAL = 10, 3

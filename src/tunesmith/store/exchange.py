@@ -58,7 +58,7 @@ def export(store: Store, path: Path) -> dict[str, int]:
 
 
 def _gather(store: Store) -> list[Entry]:
-    """Every source's rows, those of one Key together and each once."""
+    """Every source's rows, those of one Key together; what several sources know, once."""
     found: dict[Key, Entry] = {}
     for entry in (entry for _, entries in store.read(_entries) for entry in entries):
         known = found.setdefault(entry.key, Entry(entry.key))
@@ -166,8 +166,8 @@ def _add(connection: Connection, entries: Sequence[Entry]) -> dict[str, int]:
         known = rows.key_id(connection, entry.key, lambda what: None)  # data that is not this Key's gives way below
         row = rows.put_key(connection, entry.key, time.time())
         here = {text for (text,) in connection.execute("SELECT data FROM trials WHERE key = ?", (row,)).fetchall()}
-        new = {text: trial for trial in entry.history if (text := rows.trial_text(trial)) not in here}
-        rows.put_trials(connection, row, list(new.values()))
+        new = [trial for trial in entry.history if rows.trial_text(trial) not in here]
+        rows.put_trials(connection, row, new)
         chosen = connection.execute("SELECT 1 FROM choices WHERE key = ?", (row,)).fetchone() is not None
         if entry.choice is not None and not chosen:
             rows.put_choice(connection, row, entry.choice)

@@ -1,0 +1,104 @@
+"""`Declaration`: what a kernel's author says about it, checked once, when the kernel is decorated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
+from tunesmith.core.problem import Problem
+from tunesmith.core.space import Space
+from tunesmith.dispatch import KeySpec, check_key_spec, check_names
+from tunesmith.errors import BadInput, NoWorkingConfig
+from tunesmith.kernel import Clock, Default, Kernel
+from tunesmith.options import Policy
+from tunesmith.tune import Effort
+
+SpaceLike: TypeAlias = "Space | Callable[[Problem, Device], Space]"
+MakeInputs: TypeAlias = "Callable[[Problem], Mapping[str, Any]]"
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """See `autotune` for what each means."""
+
+    space: SpaceLike
+    spec: KeySpec
+    default: Default | None = None
+    restore: tuple[str, ...] = ()
+    zero: tuple[str, ...] = ()
+    dims: tuple[str, ...] = ()
+    flags: Mapping[str, object] = field(default_factory=dict[str, object])
+    make_inputs: MakeInputs | None = None
+    reference: Callable[..., Any] | None = None
+    policy: str | None = None
+    effort: Effort = field(default_factory=Effort)
+    clock: Clock | None = None
+
+    def check(self, kernel: Kernel) -> None:
+        """Refuse what does not fit the kernel.
+
+        Raises:
+            BadInput: naming the kernel, the list and the bad name.
+        """
+        parameters = list(kernel.signature.parameters)
+        knobs = self.space.knobs if isinstance(self.space, Space) else ()
+        check_key_spec(kernel.name, parameters, self.spec, knobs)
+        check_names(kernel.name, "restore_value", self.restore, parameters, knobs)
+        check_names(kernel.name, "reset_to_zero", self.zero, parameters, knobs)
+        both = sorted({*self.restore} & {*self.zero})
+        if both:
+            raise BadInput(
+                f"{kernel.name}: {both[0]!r} is in restore_value and in reset_to_zero: put back or zeroed, not both"
+            )
+        if self.policy is not None:
+            Policy.of(self.policy)
+        if isinstance(self.space, Space) and isinstance(self.default, Config):
+            self.space.check(self.default)
+
+    def space_for(self, problem: Problem, device: Device) -> Space:
+        """The Configs worth trying for a Problem on a device."""
+        return self.space if isinstance(self.space, Space) else self.space(problem, device)
+
+    def default_for(self, kernel: str, problem: Problem, device: Device) -> Config:
+        """The heuristic's Config; the Space's first where there is no heuristic.
+
+        Raises:
+            BadInput: when the heuristic names a Config that is not of the Space.
+            NoWorkingConfig: when constraints cut the whole Space.
+        """
+        space = self.space_for(problem, device)
+        if self.default is None:
+            first = next(iter(space), None)
+            if first is None:
+                raise NoWorkingConfig(f"{kernel}({problem}): the constraints cut every Config of the Space")
+            return first
+        config = self.default if isinstance(self.default, Config) else self.default(problem, device)
+        fault = space.fault(config)
+        if fault is not None:
+            raise BadInput(f"{kernel}: its default {config!r} is not of its own Space: {fault}")
+        return config
+
+    def fixed(self, kernel: str, knobs: Config) -> Declaration:
+        """The same with some knobs held at one value.
+
+        Raises:
+            SpaceError: for an unknown knob or a value that is not of its axis.
+        """
+        space = self.space
+
+        def held(problem: Problem, device: Device) -> Space:
+            return self.space_for(problem, device).fix(**knobs)
+
+        def held_default(problem: Problem, device: Device) -> Config:
+            usual = self.default_for(kernel, problem, device).replace(**knobs)
+            legal = held(problem, device)
+            return usual if usual in legal else next(iter(legal))
+
+        return replace(
+            self,
+            space=space.fix(**knobs) if isinstance(space, Space) else held,
+            default=None if self.default is None else held_default,
+        )

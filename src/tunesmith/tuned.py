@@ -1,0 +1,343 @@
+"""`TunedKernel`: a kernel with its Space; a call goes key → Choice → binary → launch."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, cast
+
+from tunesmith import tracks
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Choice, Failed, Trial
+from tunesmith.core.problem import Problem, complete
+from tunesmith.declaration import Declaration, SpaceLike
+from tunesmith.dispatch import Call, Dispatcher
+from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithWarning, unknown
+from tunesmith.kernel import Clock, Executable, Kernel
+from tunesmith.measure.clock import clock_for
+from tunesmith.measure.failure import attempt, name_the_config
+from tunesmith.missed import counted
+from tunesmith.options import Policy, options, policy_in_force
+from tunesmith.store import Store, default_store
+from tunesmith.tables import NativeTable, Tables
+from tunesmith.tune import Effort, Subject, Summary, search
+from tunesmith.workers import compile_all
+
+#: Choices and loaded binaries kept in memory for a kernel: far more than a model's shapes, a bound all the same.
+REMEMBERED = 4096
+#: A field of the key that has had this many values, each searched, is likely a length that wants buckets.
+MANY_VALUES = 24
+
+
+class TunedKernel:
+    """A kernel that knows its Space. Call it as the kernel itself is called, less the knobs.
+
+    Threads: calls may come from any thread. One search runs for a key, the other threads wait for its Choice.
+    """
+
+    def __init__(self, kernel: Kernel, declared: Declaration, wrapped: Any = None) -> None:
+        declared.check(kernel)
+        self.kernel, self.declared = kernel, declared
+        self.tables: tuple[Tables, ...] = ()
+        self._choices: OrderedDict[tuple[Policy, Key], Choice] = OrderedDict()
+        self._binaries: OrderedDict[tuple[object, ...], Executable] = OrderedDict()
+        self._served_unknown: set[Key] = set()  # Keys that the default served as nothing was known: to be asked again
+        self._waited: set[Key] = set()  # Keys for which a call has waited in vain: the next does not wait again
+        self._lock = threading.Lock()
+        self._searched: dict[str, set[object]] = {}
+        self._searching_s = 0.0
+        self._dispatcher = Dispatcher(kernel.signature, declared.spec, self._resolve, declared.policy, name=kernel.name)
+        # A class of its own, whose __call__ is the generated function: a frame less, and keywords bound once.
+        own_class = type("TunedKernel", (type(self),), {"__call__": staticmethod(self._dispatcher.call)})
+        cast(Any, self).__class__ = own_class
+        if wrapped is not None:
+            update_wrapper(self, wrapped, updated=())
+        self.__name__ = kernel.name
+        self.__signature__ = kernel.signature
+
+    @property
+    def space(self) -> SpaceLike:
+        """The Configs worth trying, or the function of (problem, device) that says."""
+        return self.declared.space
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """The dimensions that a Problem written by hand needs."""
+        return self.declared.dims
+
+    @property
+    def flags(self) -> Mapping[str, object]:
+        """Further fields of such a Problem, with their usual values."""
+        return self.declared.flags
+
+    # --- calling ---------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch the kernel with the Config that is right for these arguments."""
+        return self._dispatcher.call(*args, **kwargs)  # each kernel's own class calls this directly
+
+    def lookup(self, *args: Any, **kwargs: Any) -> Choice | None:
+        """The Choice that is known for a call, `None` if there is none. Launches and measures nothing."""
+        subject = self._subject(self._dispatcher.problem_of(*args, **kwargs))
+        return tracks.known_choice(subject, default_store(), self.tables, "lookup")
+
+    def choice(self, *args: Any, **kwargs: Any) -> Choice:
+        """The Choice that a call would use under the policy in force; under `search` that may mean measuring."""
+        return self._choose(
+            self._subject(self._dispatcher.problem_of(*args, **kwargs)), policy_in_force(self.declared.policy)
+        )
+
+    def explain(self, *args: Any, **kwargs: Any) -> None:
+        """Print what a call would use and why: track, source, runner-up, ties. Measures nothing."""
+        from tunesmith.report.terminal import print_explanation
+
+        print_explanation(*self.explanation(*args, **kwargs))
+
+    def explanation(self, *args: Any, **kwargs: Any) -> tuple[Key, Choice, Sequence[Trial]]:
+        """What `explain` prints: the call's Key, the Choice as far as it is known, and the stored Trials."""
+        subject = self._subject(self._dispatcher.problem_of(*args, **kwargs))
+        policy = policy_in_force(self.declared.policy)
+        store = default_store()
+        with self._lock:
+            choice = self._choices.get((policy, subject.key))
+        if choice is None:
+            choice = self._explained(subject, policy, store)
+        return subject.key, choice, store.trials(subject.key)
+
+    def _explained(self, subject: Subject, policy: Policy, store: Store) -> Choice:
+        default = self._default(subject)
+        if policy.track == "default":
+            return tracks.default_choice(default(), subject.space, "default")
+        known = tracks.known_choice(subject, store, self.tables, policy.track)
+        if known is not None:
+            return known
+        why = tracks.miss(subject, store)
+        note = f"{why}; a call would search" if policy.track == "search" and subject.space.cardinality > 1 else why
+        return tracks.default_choice(default(), subject.space, policy.track, note=note)
+
+    # --- tuning ----------------------------------------------------------------------------------
+
+    def tune(self, *args: Any, budget_s: float | None = None, strategy: str | None = None, **kwargs: Any) -> Summary:
+        """Search for a call's arguments now, whatever the policy; what is known already is not measured again.
+
+        The arguments are as before afterwards; the kernel's result is not computed.
+
+        Raises:
+            NoWorkingConfig: when every Config failed.
+        """
+        subject = self._subject(self._dispatcher.problem_of(*args, **kwargs))
+        store = default_store()
+        with store.claim(subject.key, options().wait_s) as claimed:
+            if not claimed:
+                raise BadInput(
+                    f"{self.kernel.name}({subject.key.problem}) has been searched by another process for more than "
+                    f"{options().wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
+                )
+            effort = self._effort(budget_s, strategy)
+            summary = search(subject, store, self._clock(subject.device), effort)
+        self._found(subject.key)
+        return summary
+
+    def problem(self, text: str | Problem) -> Problem:
+        """A Problem written by hand (`M=512,N=512,K=512,dtype=float32`), checked and completed.
+
+        Raises:
+            ProblemError: naming the bad field and the good ones.
+        """
+        given = Problem.parse(text) if isinstance(text, str) else text
+        dtypes = self.kernel.dtypes()
+        return complete(given, self.declared.dims, tuple(dtypes), dtypes, self.declared.flags)
+
+    def inputs(self, problem: str | Problem) -> dict[str, Any]:
+        """Arguments by name for a Problem.
+
+        Raises:
+            BadInput: when the kernel was declared without `make_inputs`, or it makes the wrong arguments.
+        """
+        if self.declared.make_inputs is None:
+            raise BadInput(
+                f"{self.kernel.name} has no inputs of its own: pass make_inputs= to autotune, "
+                "a function from a Problem to the arguments by name"
+            )
+        made = dict(self.declared.make_inputs(self.problem(problem)))
+        parameters = self.kernel.signature.parameters
+        for given in made:
+            if given not in parameters:
+                raise BadInput(f"{self.kernel.name}: make_inputs made {unknown('argument', given, parameters)}")
+        return made
+
+    def fix(self, **knobs: object) -> TunedKernel:
+        """This kernel with some knobs held at one value.
+
+        Raises:
+            SpaceError: for an unknown knob or a value that is not of its axis.
+        """
+        declared = self.declared.fixed(self.kernel.name, Config(knobs))
+        return TunedKernel(self.kernel, declared, getattr(self, "__wrapped__", None))
+
+    def use_table(self, table: str | Path | Tables) -> None:
+        """Look Problems up in a table too, after the store and before the heuristic. The last one given is asked first.
+
+        Raises:
+            BadInput: for a file that is not a table.
+        """
+        loaded = NativeTable.read(Path(table)) if isinstance(table, (str, Path)) else table
+        self.tables = (loaded, *self.tables)
+        with self._lock:
+            self._choices.clear()
+        self._dispatcher.clear()
+
+    # --- from a call to a launch -----------------------------------------------------------------
+
+    def _resolve(self, call: Call) -> tuple[Callable[..., Any], bool]:
+        """The slow path of a call: its launch, and whether the dispatcher may keep it."""
+        policy = policy_in_force(self.declared.policy)
+        subject = self._subject(call)
+        choice = self._choose(subject, policy)
+        executable, fresh = self._binary(choice, subject, call)
+        launch = executable.launch
+        if choice.source == tracks.ONLY and fresh:
+            return name_the_config(launch, self.kernel.name, choice.config), False
+        if policy.track == "lookup" and choice.source == tracks.DEFAULT:
+            return counted(self.kernel.name, subject.key.problem, launch), True
+        return launch, choice.source != tracks.MEANWHILE
+
+    def _subject(self, call: Call) -> Subject:
+        kernel, declared = self.kernel, self.declared
+        device = kernel.device(call.args)
+        key = Key(
+            kernel.name, kernel.fingerprint(), call.problem, device.identity, self._clock(device).protocol,
+            soft=dict(kernel.versions()),
+        )  # fmt: skip
+        space = declared.space_for(call.exact, device)
+        return Subject(kernel, key, call.exact, space, device, call.args, declared.restore, declared.zero)
+
+    def _clock(self, device: Device) -> Clock:
+        return self.declared.clock or clock_for(device)
+
+    def _choose(self, subject: Subject, policy: Policy) -> Choice:
+        remembered = (policy, subject.key)
+        with self._lock:
+            if remembered in self._choices:
+                self._choices.move_to_end(remembered)
+                return self._choices[remembered]
+        choice = self._decide(subject, policy)
+        with self._lock:
+            if choice.source == tracks.MEANWHILE:
+                self._waited.add(subject.key)
+                return choice
+            if policy.track == "lookup" and choice.source == tracks.DEFAULT:
+                self._served_unknown.add(subject.key)
+            self._choices[remembered] = choice
+            while len(self._choices) > REMEMBERED:
+                self._served_unknown.discard(self._choices.popitem(last=False)[0][1])
+        return choice
+
+    def _decide(self, subject: Subject, policy: Policy) -> Choice:
+        default = self._default(subject)
+        if policy.track == "default":
+            return tracks.default_choice(default(), subject.space, "default")
+        if policy.track == "lookup":
+            return tracks.lookup(subject, default, default_store(), self.tables, policy)
+        choice, summary = tracks.find(
+            subject, default, default_store(), self.tables, lambda: self._clock(subject.device),
+            self._effort(None, None), options(), 0.0 if subject.key in self._waited else options().wait_s,
+        )  # fmt: skip
+        if summary is not None:
+            self._found(subject.key)
+            self._note_many_values(subject.key.problem, summary)
+        return choice
+
+    def _effort(self, budget_s: float | None, strategy: str | None) -> Effort:
+        budgets = [b for b in (budget_s, self.declared.effort.budget_s, options().budget_s) if b is not None]
+        return Effort(strategy or self.declared.effort.strategy, budgets[0] if budgets else None, options().jobs)
+
+    def _default(self, subject: Subject) -> Callable[[], Config]:
+        return lambda: self.declared.default_for(self.kernel.name, subject.exact, subject.device)
+
+    def _binary(self, choice: Choice, subject: Subject, call: Call) -> tuple[Executable, bool]:
+        """The compiled Config for a call's specialisation, and whether it was made just now."""
+        name = (
+            choice.config,
+            call.exact if self.kernel.per_problem else None,
+            call.specialisation,
+            subject.device.identity,
+        )
+        with self._lock:
+            if name in self._binaries:
+                self._binaries.move_to_end(name)
+                return self._binaries[name], False
+        executable = self._compile(choice, subject)
+        with self._lock:
+            self._binaries[name] = executable
+            while len(self._binaries) > REMEMBERED:
+                self._binaries.popitem(last=False)
+        return executable, True
+
+    def _compile(self, choice: Choice, subject: Subject) -> Executable:
+        kernel, config = self.kernel, choice.config
+        job = kernel.compile_job(config, subject.exact, subject.device)
+        built = next(iter(compile_all([(config, job)], 1)))[1]
+        if isinstance(built, Failed):
+            raise NoWorkingConfig(
+                f"{kernel.name}({subject.exact}): the {choice.source} Config {config!r} does not compile: "
+                f"{built.reason}\n{built.detail}"
+            )
+        executable, failure, error = attempt("load", lambda: kernel.load(config, subject.exact, built))
+        if executable is None or failure is not None:
+            assert failure is not None
+            raise NoWorkingConfig(
+                f"{kernel.name}({subject.exact}): the {choice.source} Config {config!r} does not load: {failure.reason}"
+            ) from error
+        return executable
+
+    def _found(self, key: Key) -> None:
+        """A search has ended: what was answered for its Key without knowing is asked again."""
+        with self._lock:
+            self._waited.discard(key)
+            for remembered in [(policy, known) for policy, known in self._choices if known == key]:
+                del self._choices[remembered]
+            asked_again = key in self._served_unknown
+            self._served_unknown.discard(key)
+        if asked_again:
+            self._dispatcher.clear()
+
+    def _note_many_values(self, problem: Problem, summary: Summary) -> None:
+        """Say once that a field of the key keeps changing and costs a search each time."""
+        if callable(self.declared.spec.names):
+            return
+        self._searching_s += summary.compile_s + summary.measure_s
+        for field in self.declared.spec.names:
+            values = self._searched.setdefault(field, set())
+            if len(values) > MANY_VALUES:
+                continue
+            values.add(problem.get(field))
+            if len(values) == MANY_VALUES and field not in self.declared.spec.buckets:
+                warnings.warn(
+                    f"{self.kernel.name}: key field {field!r} has had {len(values)} different values, each searched "
+                    f"({self._searching_s:.1f} s in all); sizes that may share a Config want "
+                    f"buckets={{{field!r}: 'pow2'}}",
+                    TunesmithWarning, stacklevel=2,
+                )  # fmt: skip
+                values.add(object())  # said once
+
+    # --- as an object ----------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        return f"<tuned {self.kernel.backend} kernel {self.kernel.name}{self.kernel.signature}>"
+
+    def __reduce__(self) -> str:
+        """Pickled (and copied) by name, as functions are: what was measured is in the store, not in the object."""
+        return getattr(self, "__qualname__", self.kernel.name)
+
+    def __copy__(self) -> TunedKernel:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TunedKernel:
+        return self
