@@ -22,7 +22,7 @@ MakeInputs: TypeAlias = "Callable[[Problem], Mapping[str, Any]]"
 
 @dataclass(frozen=True)
 class Declaration:
-    """See `autotune` for what each means."""
+    """See `autotune` for what each means. `fixed` are knobs held at one value by `TunedKernel.fix`."""
 
     space: SpaceLike
     spec: KeySpec
@@ -36,6 +36,12 @@ class Declaration:
     policy: str | None = None
     effort: Effort = field(default_factory=Effort)
     clock: Clock | None = None
+    fixed: Config = field(default_factory=Config)
+
+    def name_for(self, kernel: str) -> str:
+        """The kernel's name in a Key: with some knobs held it is another one, `matmul[threads=1]`."""
+        held = ",".join(f"{name}={value}" for name, value in self.fixed.items())
+        return f"{kernel}[{held}]" if held else kernel
 
     def check(self, kernel: Kernel) -> None:
         """Refuse what does not fit the kernel.
@@ -81,7 +87,7 @@ class Declaration:
             raise BadInput(f"{kernel}: its default {config!r} is not of its own Space: {fault}")
         return config
 
-    def fixed(self, kernel: str, knobs: Config) -> Declaration:
+    def fix(self, kernel: str, knobs: Config) -> Declaration:
         """The same with some knobs held at one value.
 
         Raises:
@@ -101,4 +107,5 @@ class Declaration:
             self,
             space=space.fix(**knobs) if isinstance(space, Space) else held,
             default=None if self.default is None else held_default,
+            fixed=Config({**self.fixed, **knobs}),
         )

@@ -72,11 +72,13 @@ def lookup(
     Raises:
         LookupMiss: under `strict`, naming the fields that differ from the nearest known Key.
     """
+    if subject.space.cardinality == 1:
+        return default_choice(next(iter(subject.space)), subject.space, "lookup")
     known = known_choice(subject, store, tables, "lookup")
     if known is not None:
         return known
     why = miss(subject, store)
-    if policy.strict and subject.space.cardinality > 1:
+    if policy.strict:
         raise LookupMiss(
             f"{subject.kernel.name}({subject.key.problem}) on {subject.key.device} is not known, "
             f"and the policy is strict lookup: {why}"

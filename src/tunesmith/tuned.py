@@ -178,7 +178,7 @@ class TunedKernel:
         Raises:
             SpaceError: for an unknown knob or a value that is not of its axis.
         """
-        declared = self.declared.fixed(self.kernel.name, Config(knobs))
+        declared = self.declared.fix(self.kernel.name, Config(knobs))
         return TunedKernel(self.kernel, declared, getattr(self, "__wrapped__", None))
 
     def use_table(self, table: str | Path | Tables) -> None:
@@ -212,7 +212,7 @@ class TunedKernel:
         kernel, declared = self.kernel, self.declared
         device = kernel.device(call.args)
         key = Key(
-            kernel.name, kernel.fingerprint(), call.problem, device.identity, self._clock(device).protocol,
+            declared.name_for(kernel.name), kernel.fingerprint(), call.problem, device.identity, self._clock(device).protocol,
             soft=dict(kernel.versions()),
         )  # fmt: skip
         space = declared.space_for(call.exact, device)

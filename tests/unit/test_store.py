@@ -386,6 +386,21 @@ def test_a_file_that_is_no_store_is_moved_aside_and_a_new_one_begun(folder: Path
     warned.one("moved to store.sqlite.corrupt-1")
 
 
+def test_the_log_of_a_broken_file_goes_with_it(folder: Path, warned: Warned):
+    """A log that stays would be taken for the new file's, and damage it or bring rows back."""
+    living = Store.open(folder)
+    living.put_choice(key(1), CHOICE, {})
+    log = (folder / "store.sqlite-wal").read_bytes()
+    living.close()
+    (folder / "store.sqlite").write_bytes(b"garbage" * 1000)
+    (folder / "store.sqlite-wal").write_bytes(log)
+    store = Store.open(folder)
+    store.put_choice(key(2), CHOICE, {})
+    assert (folder / "store.sqlite.corrupt-1-wal").read_bytes() == log
+    assert again(store).keys() == [key(2)]
+    warned.one("moved to")
+
+
 def test_a_second_broken_file_does_not_overwrite_the_first(folder: Path, warned: Warned):
     for number in (1, 2):
         store = Store.open(folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -150,21 +151,26 @@ def test_nothing_committed_is_lost_when_writers_are_killed_in_40_rounds(folder: 
     assert list(folder.glob("*corrupt*")) == []
 
 
-def test_a_forked_child_and_its_parent_both_go_on(folder: Path):
+def test_a_forked_child_and_its_parent_both_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Each has its own connection: SQLite's do not survive a fork."""
     store = Store.open(folder)
     store.add_trials(key(), [measured(a=0)])
+    opened: list[object] = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **named: opened.append(args) or connect(*args, **named))
     with store.claim(key(7), 0):
         pid = os.fork()
         if pid == 0:  # nothing but os._exit may leave this block: pytest lives on in the parent
             try:
                 with store.claim(key(7), 0) as claimed:
                     store.add_trials(key(), [measured(a=1)])
-                    os._exit(0 if len(store.trials(key())) == 2 and not claimed else 1)
+                    os._exit(0 if len(store.trials(key())) == 2 and not claimed and opened else 1)
             finally:
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         store.add_trials(key(), [measured(a=2)])
     assert len(store.trials(key())) == 3
+    assert opened == []
 
 
 def test_a_file_broken_under_eight_processes_is_moved_aside_once(folder: Path, child: type[Child]):

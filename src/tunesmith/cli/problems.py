@@ -66,8 +66,14 @@ def wanted(kernel: TunedKernel, texts: Sequence[str], files: Sequence[Path] = ()
 
 def example(kernel: TunedKernel) -> str:
     """A Problem of this kernel to type."""
-    sizes = ",".join(f"{dim}=512" for dim in kernel.dims)
+    sizes = example_sizes(kernel)
     return f"--problem {sizes}" if sizes else "--problem NAME=VALUE,… or --problems FILE.csv"
+
+
+def example_sizes(kernel: TunedKernel) -> str:
+    """Sizes that any machine can hold: `M=512,N=512,K=512`, small ones where there are many."""
+    usual = 512 if len(kernel.dims) <= 3 else 8
+    return ",".join(f"{dim}={usual}" for dim in kernel.dims)
 
 
 def rows_of_others(others: Mapping[str, int]) -> str:

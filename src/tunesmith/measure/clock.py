@@ -32,6 +32,8 @@ class WallClock:
             estimate = self._stretch(run, 1)
             launches = max(1, min(MOST_LAUNCHES, math.ceil(STRETCH_S / max(estimate, 1e-9))))
             run.state["launches"] = launches
+            if launches == 1:  # long enough to be a sample
+                return Sample(estimate)
         seconds = self._stretch(run, launches) / launches
         return Sample(max(seconds, 1e-9))  # below a timer's tick: said to be one tick, not nothing
 

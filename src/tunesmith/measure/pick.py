@@ -11,6 +11,9 @@ from tunesmith.core.stats import paired_ratio
 
 #: A Config is as good as the fastest when it is at most this much slower, with 95 % confidence.
 MARGIN = 0.01
+#: Who has fewer samples than this left the race far behind, or the race was cut short: its median is no rival
+#: to one of many samples.
+ENOUGH = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,7 @@ class Verdict:
 
     Attributes:
         winner: the Config to use.
-        ranking: all measured Trials, fastest first.
+        ranking: all measured Trials, fastest first; those with too few samples to win come after the others.
         ties: Configs as good as the fastest, the winner left out.
     """
 
@@ -38,7 +41,8 @@ def pick(trials: Sequence[Trial], margin: float = MARGIN) -> Verdict | None:
     """
     place = {trial.config: i for i, trial in enumerate(trials)}
     measured = [trial for trial in trials if isinstance(trial.outcome, Measured)]
-    ranking = sorted(measured, key=_median)
+    most = max((_count(trial) for trial in measured), default=0)
+    ranking = sorted(measured, key=lambda trial: (_count(trial) < min(ENOUGH, most), _median(trial)))
     if not ranking:
         return None
     fastest = ranking[0]
@@ -50,6 +54,11 @@ def pick(trials: Sequence[Trial], margin: float = MARGIN) -> Verdict | None:
 def _median(trial: Trial) -> float:
     assert isinstance(trial.outcome, Measured)
     return trial.outcome.median_s
+
+
+def _count(trial: Trial) -> int:
+    assert isinstance(trial.outcome, Measured)
+    return len(trial.outcome.samples)
 
 
 def _upper_ratio(trial: Trial, fastest: Trial) -> float:

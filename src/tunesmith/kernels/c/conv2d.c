@@ -26,10 +26,10 @@
 #define VEC 8
 #endif
 #ifndef KB
-#define KB 4
+#define KB 8
 #endif
 #ifndef QV
-#define QV 3
+#define QV 1
 #endif
 #ifndef PB
 #define PB 8
@@ -72,7 +72,8 @@ INLINE void convolve(const struct shape *d, const float *restrict x, const float
     for (int64_t r = 0; r < d->R; r++) {
       const float *from = x + (c * d->H + r) * d->W;
       for (int64_t s = 0; s < d->S; s++, from++, w += KB) {
-        const loose_vec *in = (const loose_vec *)from;
+        vec in[QV];
+        UNROLL for (int v = 0; v < vectors; v++) in[v] = ((const loose_vec *)from)[v];
         UNROLL for (int k = 0; k < KB; k++)
           UNROLL for (int v = 0; v < vectors; v++) sum[k][v] += w[k] * in[v];
       }
@@ -145,7 +146,7 @@ void conv2d(const float *x, const float *w, float *y, int64_t N, int64_t C, int6
             int64_t S, int64_t begin, int64_t end) {
   struct shape d = {N, C, H, W, K, R, S, H - R + 1, W - S + 1};
   int64_t down = ceil_div(d.P, PB), across = ceil_div(K, KB), packed_for = -1;
-  float *packed = begin < end ? malloc((size_t)(C * R * S * KB) * sizeof *w) : NULL;
+  float *packed = begin < end ? malloc((size_t)(C * R * S * KB + 1) * sizeof *w) : NULL; /* + 1: none may be NULL */
   if (begin < end && !packed) abort(); /* there is no way to say it, and no result without */
   for (int64_t u = begin; u < end; u++) {
     int64_t p = u % down * PB, k = u / down % across * KB, n = u / down / across;

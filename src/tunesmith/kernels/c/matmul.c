@@ -79,7 +79,8 @@ static inline __attribute__((always_inline)) void multiply(
   UNROLL for (int i = 0; i < MR; i++)
     UNROLL for (int v = 0; v < NV; v++) sum[i][v] = (vec){0};
   for (int64_t p = 0; p < k; p++) {
-    const loose_vec *row = (const loose_vec *)(b + p * ldb);
+    vec row[NV];
+    UNROLL for (int v = 0; v < NV; v++) row[v] = ((const loose_vec *)(b + p * ldb))[v];
     UNROLL for (int i = 0; i < MR; i++) {
       float x = PACK_A ? a[p * MR + i] : a[i * lda + p];
       UNROLL for (int v = 0; v < NV; v++) sum[i][v] += x * row[v];

@@ -41,7 +41,7 @@ _Static_assert(VEC == 4 || VEC == 8 || VEC == 16, "VEC is a vector width in floa
 _Static_assert(UNROLL >= 1 && UNROLL <= 8, "UNROLL must be 1 to 8: more vectors in flight do not fit the registers");
 _Static_assert(ROWS >= 1 && ROWS <= 64, "ROWS must be 1 to 64: the rows of a unit should fit a cache together");
 _Static_assert(ONLINE == 0 || ONLINE == 1, "ONLINE is 0 or 1");
-_Static_assert(PREFETCH >= 0, "PREFETCH is a distance in vectors, or 0");
+_Static_assert(PREFETCH >= 0 && PREFETCH <= 1024, "PREFETCH is a distance in vectors, or 0; beyond 1024 it has left a cache again");
 
 /* Floats summed at a time: a lane's sum of a long row would lose digits to its own size. */
 enum { PIECE = 1024 };
@@ -53,6 +53,10 @@ typedef float loose_vec __attribute__((vector_size(4 * VEC), aligned(4), may_ali
 
 #define INLINE static inline __attribute__((always_inline))
 #define EACH _Pragma("GCC unroll 8")
+/* A number, as no pointer may point beyond its array, even if nothing is read there. */
+#define AHEAD(at) ((const void *)((uintptr_t)(at) + PREFETCH * sizeof(vec)))
+/* Only static functions pass vectors, and no ABI binds those. */
+#pragma GCC diagnostic ignored "-Wpsabi"
 
 static int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
 
@@ -115,7 +119,7 @@ static float maximum(const float *x, int64_t n) {
   int64_t i = 0;
   for (; i + UNROLL * VEC <= n; i += UNROLL * VEC)
     EACH for (int u = 0; u < UNROLL; u++) {
-      if (PREFETCH) __builtin_prefetch(x + i + (u + PREFETCH) * VEC, 0);
+      if (PREFETCH) __builtin_prefetch(AHEAD(x + i + u * VEC), 0);
       m[u] = larger(m[u], load(x + i + u * VEC, VEC));
     }
   for (; i < n; i += VEC) m[0] = larger(m[0], load(x + i, n - i));
@@ -129,7 +133,7 @@ static float exponentials_of_piece(const float *x, float *y, int64_t n, float ma
   int64_t i = 0;
   for (; i + UNROLL * VEC <= n; i += UNROLL * VEC)
     EACH for (int u = 0; u < UNROLL; u++) {
-      if (PREFETCH) __builtin_prefetch(y + i + (u + PREFETCH) * VEC, 1);
+      if (PREFETCH) __builtin_prefetch(AHEAD(y + i + u * VEC), 1);
       vec e = exponential(load(x + i + u * VEC, VEC) - max);
       store(y + i + u * VEC, VEC, e);
       s[u] += e;
@@ -163,7 +167,7 @@ static float maximum_and_sum_of_piece(const float *x, int64_t n, float *max) {
   for (; i + UNROLL * VEC <= n; i += UNROLL * VEC) {
     vec before = m, e = all(0);
     EACH for (int u = 0; u < UNROLL; u++) {
-      if (PREFETCH) __builtin_prefetch(x + i + (u + PREFETCH) * VEC, 0);
+      if (PREFETCH) __builtin_prefetch(AHEAD(x + i + u * VEC), 0);
       m = larger(m, load(x + i + u * VEC, VEC));
     }
     EACH for (int u = 0; u < UNROLL; u++) e += exponential(load(x + i + u * VEC, VEC) - m);
@@ -193,7 +197,7 @@ static void scaled_exponentials(const float *x, float *y, int64_t n, float max, 
   int64_t i = 0;
   for (; i + UNROLL * VEC <= n; i += UNROLL * VEC)
     EACH for (int u = 0; u < UNROLL; u++) {
-      if (PREFETCH) __builtin_prefetch(y + i + (u + PREFETCH) * VEC, 1);
+      if (PREFETCH) __builtin_prefetch(AHEAD(y + i + u * VEC), 1);
       store(y + i + u * VEC, VEC, exponential(load(x + i + u * VEC, VEC) - max) * by);
     }
   for (; i < n; i += VEC) store(y + i, n - i, exponential(load(x + i, n - i) - max) * by);
