@@ -5,12 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tunesmith.core.axis import Axis, booleans, choices, integers, permutations, powers_of_two
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device, add_device, known_device, known_devices
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Resources, Sample, Trial, Untried
 from tunesmith.core.problem import Problem
-from tunesmith.core.space import Axis, Space, booleans, choices, integers, permutations, powers_of_two
+from tunesmith.core.space import Space
 from tunesmith.options import policy
 
 if TYPE_CHECKING:

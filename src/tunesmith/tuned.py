@@ -211,10 +211,9 @@ class TunedKernel:
     def _subject(self, call: Call) -> Subject:
         kernel, declared = self.kernel, self.declared
         device = kernel.device(call.args)
-        key = Key(
-            declared.name_for(kernel.name), kernel.fingerprint(), call.problem, device.identity, self._clock(device).protocol,
-            soft=dict(kernel.versions()),
-        )  # fmt: skip
+        name, protocol = declared.name_for(kernel.name), self._clock(device).protocol
+        soft = dict(kernel.versions())
+        key = Key(name, kernel.fingerprint(), call.problem, device.identity, protocol, soft=soft)
         space = declared.space_for(call.exact, device)
         return Subject(kernel, key, call.exact, space, device, call.args, declared.restore, declared.zero)
 
