@@ -42,9 +42,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("tunesmith")
+        try:
+            return version("tunesmith")
+        except PackageNotFoundError:  # run from its source tree
+            return "source"
     if name not in _LAZY:
         raise AttributeError(f"module 'tunesmith' has no attribute {name!r}")
     module, attribute = _LAZY[name]

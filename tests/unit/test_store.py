@@ -390,14 +390,12 @@ def test_the_log_of_a_broken_file_goes_with_it(folder: Path, warned: Warned):
     """A log that stays would be taken for the new file's, and damage it or bring rows back."""
     living = Store.open(folder)
     living.put_choice(key(1), CHOICE, {})
-    log = (folder / "store.sqlite-wal").read_bytes()
-    living.close()
-    (folder / "store.sqlite").write_bytes(b"garbage" * 1000)
-    (folder / "store.sqlite-wal").write_bytes(log)
+    edit(living.path, "PRAGMA wal_checkpoint")
+    living.path.write_bytes(b"garbage" * 1000)  # under an open connection, so that the log is still there
     store = Store.open(folder)
     store.put_choice(key(2), CHOICE, {})
-    assert (folder / "store.sqlite.corrupt-1-wal").read_bytes() == log
-    assert again(store).keys() == [key(2)]
+    assert (folder / "store.sqlite.corrupt-1-wal").exists()
+    assert again(store).keys() == living.keys() == [key(2)]
     warned.one("moved to")
 
 

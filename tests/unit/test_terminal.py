@@ -125,7 +125,7 @@ class TestScoreTable:
         for trial in trials[:10]:
             fold = " ".join(f"{name}={trial.config[name]}" for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_stages"))
             columns = " ".join(str(trial.config[name]) for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "num_stages"))
-            assert re.search(rf"\] \d\.\d+ (winner )?({columns}|{fold})\b", rows)
+            assert re.search(rf"\] 15 \d\.\d+ (winner )?({columns}|{fold})\b", rows)
 
     def test_what_all_rows_share_is_said_once(self) -> None:
         text = printed(score_table(summary_of(self.many())))
@@ -134,9 +134,9 @@ class TestScoreTable:
 
     def test_rank_time_spread_and_ratio(self) -> None:
         text = printed(score_table(summary_of([measured(1e-3, b=1), measured(2.5e-3, b=2)])), 200)
-        assert re.search(r"# +ms +\[p20, p80\] +×best", text)
-        assert re.search(r"1 +1\.000 +\[1\.000, 1\.000\] +1\.000 +winner +1", text)
-        assert re.search(r"2 +2\.500 +\[2\.500, 2\.501\] +2\.500 +2", text)
+        assert re.search(r"# +ms +\[p20, p80\] +n +×best", text)
+        assert re.search(r"1 +1\.000 +\[1\.000, 1\.000\] +15 +1\.000 +winner +1", text)
+        assert re.search(r"2 +2\.500 +\[2\.500, 2\.501\] +15 +2\.500 +2", text)
 
     @pytest.mark.parametrize("width", [40, 80, 200])
     def test_the_winner_can_be_pasted(self, width: int) -> None:
@@ -163,6 +163,13 @@ class TestScoreTable:
         ranks = re.findall(r"^ *(\d+) +1\.000", text, re.MULTILINE)
         assert ranks == ["1", "2", "3", "20"]
         assert "and 16 more measured" in text
+
+    def test_a_time_of_few_samples_is_no_rival_and_says_why(self) -> None:
+        rough = Trial(Config(tile=1), Measured((Sample(0.5e-3, 0, 0),)), at="then")
+        text = printed(score_table(summary_of([rough, measured(1e-3, tile=2), measured(2e-3, tile=3)])), 100)
+        assert re.search(r"1 +1\.000 .* 15 +1\.000 +winner +2\n", text)
+        assert re.search(r"3 +0\.500 .* 1 +0\.500 +1\n", text)
+        assert "fewer than 5 samples (n) left the race early" in text
 
     def test_every_point_is_accounted_for(self) -> None:
         trials = [
@@ -199,7 +206,7 @@ class TestScoreTable:
     def test_resources_that_are_not_known_have_no_column_and_a_knob_is_not_said_twice(self) -> None:
         trials = [measured(1e-3, Resources(threads=n, shared_bytes=1024 * n), threads=n) for n in (1, 2)]
         heading = printed(score_table(summary_of(trials)), 100).splitlines()[2]
-        assert heading.split() == ["#", "ms", "[p20,", "p80]", "×best", "shared", "threads"]
+        assert heading.split() == ["#", "ms", "[p20,", "p80]", "n", "×best", "shared", "threads"]
 
     def test_true_and_one_are_two_values(self) -> None:
         text = printed(score_table(summary_of([measured(1e-3, knob=True), measured(2e-3, knob=1)])))

@@ -47,9 +47,7 @@ def describe(name: str, kernel: TunedKernel) -> dict[str, Any]:
         "flags": dict(kernel.flags),
         "dtypes": {array: list(good) for array, good in kernel.kernel.dtypes().items()},
         "example": example_sizes(kernel),
-        "knobs": None
-        if space is None
-        else {knob: list(islice(space.axis(knob).values, LISTED)) for knob in space.knobs},
+        "knobs": {knob: list(islice(values, LISTED)) for knob, values in axes.items()},
         "points": None if space is None else space.cardinality,
         "configs": None if space is None or space.cardinality > COUNTED else space.size,
     }

@@ -8,8 +8,8 @@ from typing import Any
 
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Trial, choice_to_data
-from tunesmith.report.explanation import TOP, fates
-from tunesmith.report.table import Row, failure_reasons, nothing_measured, ranked, rows_of, untried_reasons
+from tunesmith.report.explanation import fates, stored_rows
+from tunesmith.report.table import Row, failure_reasons, nothing_measured, rows_of, untried_reasons
 from tunesmith.tune import Summary
 
 
@@ -24,7 +24,7 @@ def summary_data(summary: Summary) -> dict[str, Any]:
         "known_before": summary.known,
         "compile_s": summary.compile_s,
         "measure_s": summary.measure_s,
-        "scores": [_row_data(row) for row in rows_of(summary)],
+        "scores": [_row_data(row) for row in rows_of(summary.verdict)],
         "failed_by_reason": [
             {"stage": r.stage, "reason": r.reason, "count": r.count, "example": dict(r.example)}
             for r in failure_reasons(summary.trials)
@@ -40,7 +40,7 @@ def explanation_data(key: Key, choice: Choice, trials: Sequence[Trial]) -> dict[
         "key": key.to_data(),
         "choice": choice_to_data(choice),
         "stored": fates(trials),
-        "scores": [_row_data(row) for row in ranked(trials, choice.config, choice.ties, TOP)],
+        "scores": [_row_data(row) for row in stored_rows(choice, trials)],
     }
 
 

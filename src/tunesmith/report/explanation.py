@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.padding import Padding
@@ -11,7 +11,8 @@ from rich.text import Text
 
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Trial
-from tunesmith.report.table import columns_of, fact_table, fitting_table, ranked
+from tunesmith.measure.pick import Verdict, pick
+from tunesmith.report.table import Row, columns_of, fact_table, fitting_table, rows_of
 from tunesmith.report.units import duration, pasteable, problem_line, ratio
 
 #: Stored Trials that get a row.
@@ -29,7 +30,7 @@ class Explanation:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(pasteable(self.choice.config, options.max_width), style="bold green")
         yield fact_table(self.facts())
-        rows = ranked(self.trials, self.choice.config, self.choice.ties, TOP)
+        rows = stored_rows(self.choice, self.trials)
         if rows:
             shown = columns_of([row.trial for row in rows])
             yield ""
@@ -65,6 +66,15 @@ class Explanation:
         if self.trials:
             facts.append(("stored", ", ".join(f"{number:,} {fate}" for fate, number in fates(self.trials).items())))
         return facts
+
+
+def stored_rows(choice: Choice, trials: Sequence[Trial]) -> list[Row]:
+    """The first of the stored Trials, marked as the Choice has it: the winner is what a call uses."""
+    verdict = pick(trials)
+    used = next((trial for trial in trials if trial.config == choice.config), None)
+    if verdict is None or used is None or not isinstance(used.outcome, Measured):
+        return [] if verdict is None else [replace(row, mark="") for row in rows_of(verdict, TOP)]
+    return rows_of(Verdict(used, verdict.ranking, choice.ties), TOP)
 
 
 def fates(trials: Sequence[Trial]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from rich.text import Text
 from tunesmith.core.config import Config, KnobValue
 from tunesmith.core.outcome import Failed, Measured, Resources, Trial, Untried
 from tunesmith.core.problem import Problem
-from tunesmith.measure.pick import MARGIN
+from tunesmith.measure.pick import ENOUGH, MARGIN, Verdict
 from tunesmith.report.units import (
     RESOURCES,
     count,
@@ -52,7 +52,7 @@ class _ScoreTable:
         yield Text.assemble(
             (f"{summary.key.kernel}({problem_line(summary.key.problem)})", "bold"), " on ", summary.key.device
         )  # fmt: skip
-        rows = rows_of(summary, self.top)
+        rows = rows_of(summary.verdict, self.top)
         if rows:
             shown = columns_of([row.trial for row in rows])
             yield ""
@@ -72,7 +72,7 @@ class _ScoreTable:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured Config: its rank from 1, how many times longer it takes than the fastest, and its mark."""
+    """One measured Config: its rank from 1, how many times longer it takes than number 1, and its mark."""
 
     rank: int
     trial: Trial
@@ -81,18 +81,12 @@ class Row:
     mark: str  # "winner", "tie" or nothing
 
 
-def rows_of(summary: Summary, top: int | None = None) -> list[Row]:
-    """The fastest Configs of a search, its winner also where it is not among them."""
-    if summary.verdict is None:
+def rows_of(verdict: Verdict | None, top: int | None = None) -> list[Row]:
+    """The measured Configs in the verdict's order; the winner also where it is not among the `top` first."""
+    if verdict is None:
         return []
-    return ranked(summary.verdict.ranking, summary.verdict.winner.config, summary.verdict.ties, top)
-
-
-def ranked(trials: Iterable[Trial], winner: Config | None, ties: Sequence[Config], top: int | None = None) -> list[Row]:
-    """The measured Trials, fastest first; the winner also where it is not among the `top` fastest."""
-    measured = [(trial, trial.outcome) for trial in trials if isinstance(trial.outcome, Measured)]
-    measured.sort(key=lambda pair: pair[1].median_s)
-    marks = {**dict.fromkeys(ties, "tie"), **({winner: "winner"} if winner is not None else {})}
+    marks = {**dict.fromkeys(verdict.ties, "tie"), verdict.winner.config: "winner"}
+    measured = [(trial, trial.outcome) for trial in verdict.ranking if isinstance(trial.outcome, Measured)]
     rows = [
         Row(rank, trial, outcome, outcome.median_s / measured[0][1].median_s, marks.get(trial.config, ""))
         for rank, (trial, outcome) in enumerate(measured, 1)
@@ -162,7 +156,7 @@ def _table(rows: Sequence[Row], shown: Columns, gap: int, headings: Mapping[str,
     table = Table(box=None, header_style="bold", padding=(0, gap, 0, 0), pad_edge=False)
     unit = unit_of(rows[0].measured.median_s)
     resources = [RESOURCES[name][0] for name in shown.resources]
-    for heading in ("#", unit, "[p20, p80]", "×best", "", *resources, *headings.values()):
+    for heading in ("#", unit, "[p20, p80]", "n", "×best", "", *resources, *headings.values()):
         table.add_column(Text(heading), justify="right" if heading else "left", no_wrap=True, vertical="bottom")
     for row in rows:
         style = {"winner": "bold green", "tie": "green"}.get(row.mark, "")
@@ -172,9 +166,10 @@ def _table(rows: Sequence[Row], shown: Columns, gap: int, headings: Mapping[str,
 
 def _cells(row: Row, unit: str, shown: Columns, knobs: Iterable[str]) -> list[str]:
     low, high = row.measured.spread_s
+    samples = len(row.measured.samples)
     return [
         str(row.rank), number_in(unit, row.measured.median_s), f"[{number_in(unit, low)}, {number_in(unit, high)}]",
-        f"{row.relative:.3f}", row.mark, *_resource_cells(row.trial.resources, shown.resources),
+        str(samples), f"{row.relative:.3f}", row.mark, *_resource_cells(row.trial.resources, shown.resources),
         *[_show(row.trial.config.get(name, "–")) for name in knobs],
     ]  # fmt: skip
 
@@ -194,6 +189,8 @@ def _below(summary: Summary, rows: Sequence[Row], shown: Columns) -> Iterable[Re
         whom = "all rows" if more or len(rows) > 2 else "both rows"
         yield Text(f"in {whom}: {', '.join(shown.constant)}")
     winner = next(row for row in rows if row.mark == "winner")
+    if any(len(row.measured.samples) < ENOUGH <= len(rows[0].measured.samples) for row in rows):
+        yield Text(f"Who has fewer than {ENOUGH} samples (n) left the race early and ranks after the others.")
     if winner.rank > 1:
         yield Text(
             f"The winner is as fast as number 1 within {MARGIN:.0%}, and takes less "

@@ -8,7 +8,7 @@
  * ragged, and rows shorter than a tile fill it. A ragged tile reads past its line, into whatever of x follows, and drops
  * those sums; where nothing follows, the last few outputs are summed one by one.
  *
- * VEC   floats in a vector: 4, 8 or 16
+ * VEC   floats in a vector: 4, 8 or 16; no more are used than the target has in a register
  * KB    output channels of a register tile
  * QV    vectors of outputs of a register tile
  * PB    rows of y in a work unit
@@ -38,14 +38,26 @@
 #define FLAT 0
 #endif
 
+/* Floats in the target's widest register. */
+#if defined __AVX512F__
+#define WIDEST 16
+#elif defined __AVX__
+#define WIDEST 8
+#else
+#define WIDEST 4
+#endif
+
 _Static_assert(VEC == 4 || VEC == 8 || VEC == 16, "VEC is a vector width in floats: 4, 8 or 16");
 _Static_assert(KB * QV >= 6, "KB * QV must be at least 6: fewer sums do not hide the latency of an FMA");
 _Static_assert(KB * QV <= 24, "KB * QV must be at most 24: more sums do not fit 32 registers with their inputs");
 _Static_assert(PB >= 1 && (FLAT == 0 || FLAT == 1), "PB is >= 1, FLAT is 0 or 1");
 
-typedef float vec __attribute__((vector_size(4 * VEC)));
+/* gcc takes a vector wider than a register apart through memory, 50 times slower: VEC is a wish. */
+enum { LANES = VEC < WIDEST ? VEC : WIDEST };
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
 /* The same vector at any float's address: rows are aligned to nothing more. */
-typedef float loose_vec __attribute__((vector_size(4 * VEC), aligned(4), may_alias));
+typedef float loose_vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
 /* Loops over a register tile must vanish, or the tile lives in memory; -O2 alone would keep them. */
@@ -83,14 +95,14 @@ INLINE void convolve(const struct shape *d, const float *restrict x, const float
 /* `count` outputs of each channel from output `at` of the line on, which begins in row 0 of y. */
 INLINE void store(const struct shape *d, int64_t channels, int64_t at, int64_t count, int vectors, vec sum[KB][QV], float *y) {
   int64_t p = at / d->W, q = at % d->W;
-  if (count == vectors * VEC && q + count <= d->Q) {
+  if (count == vectors * LANES && q + count <= d->Q) {
     UNROLL for (int k = 0; k < KB; k++) {
       loose_vec *out = (loose_vec *)(y + (k * d->P + p) * d->Q + q);
       if (k < channels) UNROLL for (int v = 0; v < vectors; v++) out[v] = sum[k][v];
     }
     return;
   }
-  float tile[KB][QV * VEC];
+  float tile[KB][QV * LANES];
   UNROLL for (int k = 0; k < KB; k++)
     UNROLL for (int v = 0; v < vectors; v++) ((loose_vec *)tile[k])[v] = sum[k][v];
   for (int64_t i = 0; i < count; i += d->W - q, q = 0, p++) {
@@ -103,7 +115,7 @@ INLINE void store(const struct shape *d, int64_t channels, int64_t at, int64_t c
 static void tile(const struct shape *d, const float *x, const float *w, int64_t channels, int64_t at, float *y) {
   vec sum[KB][QV];
   convolve(d, x + at, w, QV, sum);
-  store(d, channels, at, QV * VEC, QV, sum, y);
+  store(d, channels, at, QV * LANES, QV, sum, y);
 }
 
 static void narrow_tile(const struct shape *d, const float *x, const float *w, int64_t channels, int64_t at, int64_t count, float *y) {
@@ -129,8 +141,8 @@ static void one_by_one(const struct shape *d, const float *x, const float *w, in
 /* Outputs that follow one another; `readable` floats of x lie behind the first one's last tap. */
 static void line(const struct shape *d, const float *x, int64_t readable, const float *w, int64_t channels, int64_t length, float *y) {
   int64_t at = 0;
-  for (; at + QV * VEC <= length; at += QV * VEC) tile(d, x, w, channels, at, y);
-  for (; at < length && at + VEC <= readable; at += VEC) narrow_tile(d, x, w, channels, at, least(VEC, length - at), y);
+  for (; at + QV * LANES <= length; at += QV * LANES) tile(d, x, w, channels, at, y);
+  for (; at < length && at + LANES <= readable; at += LANES) narrow_tile(d, x, w, channels, at, least(LANES, length - at), y);
   if (at < length) one_by_one(d, x, w, channels, at, length - at, y);
 }
 

@@ -6,7 +6,7 @@
  * cache-set conflicts, no page walks) or be read in place (no copying, which is what counts when M or N is small); the
  * ragged last panel is always copied, and filled up with zeros.
  *
- * VEC     floats in a vector: 4, 8 or 16
+ * VEC     floats in a vector: 4, 8 or 16; no more are used than the target has in a register
  * MR, NR  rows and columns of a register tile
  * MC, NC  rows and columns of a block of c
  * KC      longest slice of K summed in registers
@@ -44,6 +44,15 @@
 #define PACK_B 1
 #endif
 
+/* Floats in the target's widest register. */
+#if defined __AVX512F__
+#define WIDEST 16
+#elif defined __AVX__
+#define WIDEST 8
+#else
+#define WIDEST 4
+#endif
+
 _Static_assert(VEC == 4 || VEC == 8 || VEC == 16, "VEC is a vector width in floats: 4, 8 or 16");
 _Static_assert(NR % VEC == 0, "NR must be a multiple of VEC: the row of a tile is whole vectors");
 _Static_assert(MC % MR == 0, "MC must be a multiple of MR: a block is whole tiles");
@@ -52,11 +61,12 @@ _Static_assert(MR * NR / VEC >= 6, "MR * NR / VEC must be at least 6: fewer sums
 _Static_assert(MR * NR / VEC <= 24, "MR * NR / VEC must be at most 24: more sums do not fit 32 registers with their inputs");
 _Static_assert(KC >= 1 && (PACK_A == 0 || PACK_A == 1) && (PACK_B == 0 || PACK_B == 1), "KC is >= 1, PACK_* are 0 or 1");
 
-enum { NV = NR / VEC };
+/* gcc takes a vector wider than a register apart through memory, 50 times slower: VEC is a wish. */
+enum { LANES = VEC < WIDEST ? VEC : WIDEST, NV = NR / LANES };
 
-typedef float vec __attribute__((vector_size(4 * VEC)));
+typedef float vec __attribute__((vector_size(4 * LANES)));
 /* The same vector at any float's address: rows of c, and of b in place, are aligned to nothing more. */
-typedef float loose_vec __attribute__((vector_size(4 * VEC), aligned(4), may_alias));
+typedef float loose_vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 /* Loops over a register tile must vanish, or the tile lives in memory; -O2 alone would keep them. */
 #define UNROLL _Pragma("GCC unroll 64")

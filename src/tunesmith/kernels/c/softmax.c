@@ -8,7 +8,7 @@
  * operations overlap. exp is a polynomial of degree 5 (relative error below 2e-7); anything below exp(-87.3), where
  * subnormal numbers begin, is 0. A NaN or +inf makes its whole row NaN, as does a row of nothing but -inf.
  *
- * VEC       floats in a vector: 4, 8 or 16
+ * VEC       floats in a vector: 4, 8 or 16; no more are used than the target has in a register
  * UNROLL    vectors in flight at once
  * ROWS      rows that go through each pass together
  * ONLINE    1: maximum and sum in one pass, and exp twice; 0: three passes, and exp once
@@ -37,6 +37,15 @@
 #define PREFETCH 0
 #endif
 
+/* Floats in the target's widest register. */
+#if defined __AVX512F__
+#define WIDEST 16
+#elif defined __AVX__
+#define WIDEST 8
+#else
+#define WIDEST 4
+#endif
+
 _Static_assert(VEC == 4 || VEC == 8 || VEC == 16, "VEC is a vector width in floats: 4, 8 or 16");
 _Static_assert(UNROLL >= 1 && UNROLL <= 8, "UNROLL must be 1 to 8: more vectors in flight do not fit the registers");
 _Static_assert(ROWS >= 1 && ROWS <= 64, "ROWS must be 1 to 64: the rows of a unit should fit a cache together");
@@ -46,17 +55,18 @@ _Static_assert(PREFETCH >= 0 && PREFETCH <= 1024, "PREFETCH is a distance in vec
 /* Floats summed at a time: a lane's sum of a long row would lose digits to its own size. */
 enum { PIECE = 1024 };
 
-typedef float vec __attribute__((vector_size(4 * VEC)));
-typedef uint32_t bits __attribute__((vector_size(4 * VEC)));
+/* gcc takes a vector wider than a register apart through memory, 50 times slower: VEC is a wish. */
+enum { LANES = VEC < WIDEST ? VEC : WIDEST };
+
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef uint32_t bits __attribute__((vector_size(4 * LANES)));
 /* The same vector at any float's address: rows are aligned to nothing more. */
-typedef float loose_vec __attribute__((vector_size(4 * VEC), aligned(4), may_alias));
+typedef float loose_vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
 #define EACH _Pragma("GCC unroll 8")
 /* A number, as no pointer may point beyond its array, even if nothing is read there. */
 #define AHEAD(at) ((const void *)((uintptr_t)(at) + PREFETCH * sizeof(vec)))
-/* Only static functions pass vectors, and no ABI binds those. */
-#pragma GCC diagnostic ignored "-Wpsabi"
 
 static int64_t least(int64_t x, int64_t y) { return x < y ? x : y; }
 
@@ -67,14 +77,14 @@ INLINE vec larger(vec m, vec x) { return pick((bits)(x > m), x, m); }
 
 /* The vector at x, filled up with -inf (whose exp is 0) from the end of the row. */
 INLINE vec load(const float *x, int64_t left) {
-  if (left >= VEC) return *(const loose_vec *)x;
+  if (left >= LANES) return *(const loose_vec *)x;
   vec part = all(-INFINITY);
   memcpy(&part, x, (size_t)left * sizeof *x);
   return part;
 }
 
 INLINE void store(float *y, int64_t left, vec value) {
-  if (left >= VEC)
+  if (left >= LANES)
     *(loose_vec *)y = value;
   else
     memcpy(y, &value, (size_t)left * sizeof *y);
@@ -98,17 +108,17 @@ INLINE vec exponential(vec x) {
 }
 
 INLINE float fold_larger(vec m) {
-  float lane[VEC];
+  float lane[LANES];
   memcpy(lane, &m, sizeof lane);
-  for (int w = VEC / 2; w > 0; w /= 2)
+  for (int w = LANES / 2; w > 0; w /= 2)
     for (int i = 0; i < w; i++) lane[i] = lane[i + w] > lane[i] ? lane[i + w] : lane[i];
   return lane[0];
 }
 
 INLINE float fold_sum(vec s) {
-  float lane[VEC];
+  float lane[LANES];
   memcpy(lane, &s, sizeof lane);
-  for (int w = VEC / 2; w > 0; w /= 2)
+  for (int w = LANES / 2; w > 0; w /= 2)
     for (int i = 0; i < w; i++) lane[i] += lane[i + w];
   return lane[0];
 }
@@ -117,12 +127,12 @@ static float maximum(const float *x, int64_t n) {
   vec m[UNROLL];
   EACH for (int u = 0; u < UNROLL; u++) m[u] = all(-FLT_MAX);
   int64_t i = 0;
-  for (; i + UNROLL * VEC <= n; i += UNROLL * VEC)
+  for (; i + UNROLL * LANES <= n; i += UNROLL * LANES)
     EACH for (int u = 0; u < UNROLL; u++) {
-      if (PREFETCH) __builtin_prefetch(AHEAD(x + i + u * VEC), 0);
-      m[u] = larger(m[u], load(x + i + u * VEC, VEC));
+      if (PREFETCH) __builtin_prefetch(AHEAD(x + i + u * LANES), 0);
+      m[u] = larger(m[u], load(x + i + u * LANES, LANES));
     }
-  for (; i < n; i += VEC) m[0] = larger(m[0], load(x + i, n - i));
+  for (; i < n; i += LANES) m[0] = larger(m[0], load(x + i, n - i));
   EACH for (int u = 1; u < UNROLL; u++) m[0] = larger(m[0], m[u]);
   return fold_larger(m[0]);
 }
@@ -131,14 +141,14 @@ static float exponentials_of_piece(const float *x, float *y, int64_t n, float ma
   vec s[UNROLL];
   EACH for (int u = 0; u < UNROLL; u++) s[u] = all(0);
   int64_t i = 0;
-  for (; i + UNROLL * VEC <= n; i += UNROLL * VEC)
+  for (; i + UNROLL * LANES <= n; i += UNROLL * LANES)
     EACH for (int u = 0; u < UNROLL; u++) {
-      if (PREFETCH) __builtin_prefetch(AHEAD(y + i + u * VEC), 1);
-      vec e = exponential(load(x + i + u * VEC, VEC) - max);
-      store(y + i + u * VEC, VEC, e);
+      if (PREFETCH) __builtin_prefetch(AHEAD(y + i + u * LANES), 1);
+      vec e = exponential(load(x + i + u * LANES, LANES) - max);
+      store(y + i + u * LANES, LANES, e);
       s[u] += e;
     }
-  for (; i < n; i += VEC) {
+  for (; i < n; i += LANES) {
     vec e = exponential(load(x + i, n - i) - max);
     store(y + i, n - i, e);
     s[0] += e;
@@ -155,25 +165,25 @@ static float exponentials(const float *x, float *y, int64_t n, float max) {
 
 static void scale(float *y, int64_t n, float by) {
   int64_t i = 0;
-  for (; i + UNROLL * VEC <= n; i += UNROLL * VEC)
-    EACH for (int u = 0; u < UNROLL; u++) store(y + i + u * VEC, VEC, load(y + i + u * VEC, VEC) * by);
-  for (; i < n; i += VEC) store(y + i, n - i, load(y + i, n - i) * by);
+  for (; i + UNROLL * LANES <= n; i += UNROLL * LANES)
+    EACH for (int u = 0; u < UNROLL; u++) store(y + i + u * LANES, LANES, load(y + i + u * LANES, LANES) * by);
+  for (; i < n; i += LANES) store(y + i, n - i, load(y + i, n - i) * by);
 }
 
 /* Each lane keeps its own maximum and the sum that belongs to it, rescaled once for every UNROLL vectors. */
 static float maximum_and_sum_of_piece(const float *x, int64_t n, float *max) {
   vec m = all(-FLT_MAX), s = all(0);
   int64_t i = 0;
-  for (; i + UNROLL * VEC <= n; i += UNROLL * VEC) {
+  for (; i + UNROLL * LANES <= n; i += UNROLL * LANES) {
     vec before = m, e = all(0);
     EACH for (int u = 0; u < UNROLL; u++) {
-      if (PREFETCH) __builtin_prefetch(AHEAD(x + i + u * VEC), 0);
-      m = larger(m, load(x + i + u * VEC, VEC));
+      if (PREFETCH) __builtin_prefetch(AHEAD(x + i + u * LANES), 0);
+      m = larger(m, load(x + i + u * LANES, LANES));
     }
-    EACH for (int u = 0; u < UNROLL; u++) e += exponential(load(x + i + u * VEC, VEC) - m);
+    EACH for (int u = 0; u < UNROLL; u++) e += exponential(load(x + i + u * LANES, LANES) - m);
     s = s * exponential(before - m) + e;
   }
-  for (; i < n; i += VEC) {
+  for (; i < n; i += LANES) {
     vec before = m;
     m = larger(m, load(x + i, n - i));
     s = s * exponential(before - m) + exponential(load(x + i, n - i) - m);
@@ -195,12 +205,12 @@ static float maximum_and_sum(const float *x, int64_t n, float *max) {
 
 static void scaled_exponentials(const float *x, float *y, int64_t n, float max, float by) {
   int64_t i = 0;
-  for (; i + UNROLL * VEC <= n; i += UNROLL * VEC)
+  for (; i + UNROLL * LANES <= n; i += UNROLL * LANES)
     EACH for (int u = 0; u < UNROLL; u++) {
-      if (PREFETCH) __builtin_prefetch(AHEAD(y + i + u * VEC), 1);
-      store(y + i + u * VEC, VEC, exponential(load(x + i + u * VEC, VEC) - max) * by);
+      if (PREFETCH) __builtin_prefetch(AHEAD(y + i + u * LANES), 1);
+      store(y + i + u * LANES, LANES, exponential(load(x + i + u * LANES, LANES) - max) * by);
     }
-  for (; i < n; i += VEC) store(y + i, n - i, exponential(load(x + i, n - i) - max) * by);
+  for (; i < n; i += LANES) store(y + i, n - i, exponential(load(x + i, n - i) - max) * by);
 }
 
 static void unit(const float *x, float *y, int64_t rows, int64_t n) {
