@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -189,7 +190,7 @@ def _below(summary: Summary, rows: Sequence[Row], shown: Columns) -> Iterable[Re
         whom = "all rows" if more or len(rows) > 2 else "both rows"
         yield Text(f"in {whom}: {', '.join(shown.constant)}")
     winner = next(row for row in rows if row.mark == "winner")
-    if any(len(row.measured.samples) < ENOUGH <= len(rows[0].measured.samples) for row in rows):
+    if any(row.relative < before.relative for before, row in pairwise(rows)):
         yield Text(f"Who has fewer than {ENOUGH} samples (n) left the race early and ranks after the others.")
     if winner.rank > 1:
         yield Text(
