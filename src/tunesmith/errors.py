@@ -9,6 +9,7 @@ TunesmithError
 ├── CompileFailed                  a compiler refused; carries what it said
 ├── NoWorkingConfig                every Config of a search failed; lists the reasons with counts
 ├── LookupMiss (LookupError)       `policy("lookup", strict=True)` and nothing is known; names the nearest key
+├── Busy                           someone else has been searching the same key for longer than one may wait
 └── StoreError                     a store that was named explicitly cannot be used
 
 TunesmithWarning (UserWarning)     something was seen that a user should know; says what was done about it
@@ -69,6 +70,10 @@ class NoWorkingConfig(TunesmithError):
 
 class LookupMiss(TunesmithError, LookupError):
     """Nothing is known for a call that was told to use only what is known."""
+
+
+class Busy(TunesmithError):
+    """Someone else has been searching the same key for longer than one may wait: what is best cannot be told yet."""
 
 
 class StoreError(TunesmithError):

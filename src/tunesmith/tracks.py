@@ -10,22 +10,22 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Choice, Track
 from tunesmith.core.space import Space
 from tunesmith.errors import LookupMiss, TunesmithWarning
+from tunesmith.events import Summary
 from tunesmith.kernel import Clock
 from tunesmith.options import Options, Policy
 from tunesmith.store import Store, StoredChoice
 from tunesmith.tables import Tables
-from tunesmith.tune import Effort, Subject, Summary, is_searching, search
+from tunesmith.tune import ONLY, Effort, Subject, is_searching, search
 
 #: A Choice of the default track and a miss of the lookup track have this source.
 DEFAULT = "default"
-ONLY = "only candidate"
 #: the default, for a call that may not wait for the search under way: the next call asks again
 MEANWHILE = "default meanwhile"
 
 
 def default_choice(config: Config, space: Space, track: Track, note: str = "") -> Choice:
     """The kernel's own heuristic; of a Space of one Config, that one."""
-    return Choice(config, track, ONLY if space.cardinality == 1 else DEFAULT, note=note)
+    return Choice(config, track, ONLY if space.only is not None else DEFAULT, note=note)
 
 
 def known_choice(subject: Subject, store: Store, tables: Sequence[Tables], track: Track) -> Choice | None:
@@ -72,8 +72,8 @@ def lookup(
     Raises:
         LookupMiss: under `strict`, naming the fields that differ from the nearest known Key.
     """
-    if subject.space.cardinality == 1:
-        return default_choice(next(iter(subject.space)), subject.space, "lookup")
+    if subject.space.only is not None:
+        return Choice(subject.space.only, "lookup", ONLY)
     known = known_choice(subject, store, tables, "lookup")
     if known is not None:
         return known
@@ -101,8 +101,8 @@ def find(
     Raises:
         NoWorkingConfig: when every Config failed.
     """
-    if subject.space.cardinality == 1:
-        return default_choice(next(iter(subject.space)), subject.space, "search"), None
+    if subject.space.only is not None:
+        return Choice(subject.space.only, "search", ONLY), None
     known = _fresh(subject, store, tables)
     if known is not None:
         return known, None

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any
 
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Resources, Trial, Untried
 from tunesmith.core.problem import Problem
-from tunesmith.core.space import Space
+from tunesmith.core.space import ENUMERATED, Space
 from tunesmith.errors import NoWorkingConfig
+from tunesmith.events import Compiled, Compiling, Racing, Sampled, Started, Summary, say
 from tunesmith.kernel import Built, Clock, Command, Executable, Kernel, Run
 from tunesmith.measure.failure import all_failed, attempt
 from tunesmith.measure.inputs import Snapshot
@@ -29,10 +28,10 @@ from tunesmith.workers import compile_all
 
 #: Of a budget, the part that compiling may take before the race begins with what is there.
 COMPILE_SHARE = 0.6
+#: A Choice's source when its Space holds nothing else.
+ONLY = "only candidate"
 #: Stored Trials that were found under other versions and are timed again: the best of them, an incumbent's rivals.
 STALE_RERACED = 8
-#: A Space of more points than this is never enumerated (a second of constraint calls).
-ENUMERATED = 100_000
 
 
 @dataclass(frozen=True)
@@ -63,108 +62,6 @@ class Effort:
     budget_s: float | None = None
     jobs: int = 1
     seed: int = 0
-
-
-# --- what a search says while it works -------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A search begins: how many points, how many cut for which reason, how many known from before."""
-
-    kernel: str
-    problem: Problem
-    cardinality: int
-    cut: Mapping[str, int]
-    known: int
-    budget_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Compiling:
-    """A batch of so many Configs goes to the compilers."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """One came back; `failure` says why it did not compile."""
-
-    config: Config
-    failure: Failed | None
-
-
-@dataclass(frozen=True, slots=True)
-class Racing:
-    """So many candidates are being timed."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """One sample was taken."""
-
-    config: Config
-    leader: Config
-    leader_s: float
-    round: int
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A search is over: everything a score table needs. cut + failed + measured + untried = cardinality.
-
-    Attributes:
-        trials: one for each legal Config, in the Space's order; of a Space too large to enumerate, those looked at.
-        cut: Configs left out by constraints, by reason (none are counted in a Space too large to enumerate).
-        why_untried: what ended the search before every Config had been looked at.
-        known: how many Trials came from the store.
-    """
-
-    key: Key
-    choice: Choice | None
-    verdict: Verdict | None
-    trials: tuple[Trial, ...]
-    cut: Mapping[str, int]
-    cardinality: int
-    known: int
-    why_untried: str
-    compile_s: float
-    measure_s: float
-
-    @property
-    def failures(self) -> Iterator[tuple[Config, Failed]]:
-        return ((t.config, t.outcome) for t in self.trials if isinstance(t.outcome, Failed))
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many Configs met which fate."""
-        kinds = [type(trial.outcome) for trial in self.trials]
-        counts = {"measured": kinds.count(Measured), "failed": kinds.count(Failed), "cut": sum(self.cut.values())}
-        return {**counts, "untried": self.cardinality - sum(counts.values())}
-
-
-Event: TypeAlias = "Started | Compiling | Compiled | Racing | Sampled | Summary"
-Watcher: TypeAlias = Callable[[Event], None]
-
-_watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("tunesmith_watchers", default=())
-
-
-@contextmanager
-def watched(watcher: Watcher) -> Generator[None]:
-    """Within this scope, `watcher` hears of every search of this thread."""
-    token = _watchers.set((*_watchers.get(), watcher))
-    try:
-        yield
-    finally:
-        _watchers.reset(token)
-
-
-def _say(event: Event) -> None:
-    for watcher in _watchers.get():
-        watcher(event)
 
 
 # --- the search --------------------------------------------------------------------------------------
@@ -214,11 +111,13 @@ def search(subject: Subject, store: Store, clock: Clock, effort: Effort) -> Summ
     state = _State(subject, store, clock, effort, datetime.now(timezone.utc).isoformat(timespec="seconds"))
     cut: dict[str, int] = {}
     legal = _enumerate(subject.space, cut)
+    if legal is not None and len(legal) == 1:
+        return _compile_only(state, legal[0], cut)
     known = {t.config: t for t in store.trials(subject.key) if t.config in subject.space}
     if not any(isinstance(t.outcome, Measured) for t in known.values()):
         known = {}  # failures alone are not believed: the machine may have been in a bad state
     again = _to_time_again(known, subject.key)
-    _say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
+    say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
     _thread.depth = getattr(_thread, "depth", 0) + 1
     try:
         _follow(state, known, again)
@@ -226,6 +125,24 @@ def search(subject: Subject, store: Store, clock: Clock, effort: Effort) -> Summ
         _thread.depth -= 1
     done = {**known, **state.trials}
     return _conclude(state, legal if legal is not None else list(done), done, cut, len(known))
+
+
+def _compile_only(state: _State, config: Config, cut: Mapping[str, int]) -> Summary:
+    """A Space of one Config has nothing to choose: it is compiled, to see that it does, and not measured."""
+    subject = state.subject
+    say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, 0, state.effort.budget_s))
+    _compile(state, [config])
+    why = "the only Config: compiled, not measured"
+    choice = Choice(config, "search", ONLY, space=subject.space.digest())
+    trials = (state.trials.get(config, Trial(config, Untried(why))),)
+    summary = Summary(
+        subject.key, choice, None, trials, cut, subject.space.cardinality, 0, why, state.compile_s, state.measure_s
+    )  # fmt: skip
+    failed = list(summary.failures)
+    say(replace(summary, choice=None) if failed else summary)
+    if failed:
+        raise all_failed(subject.kernel.name, subject.exact.text, failed, state.first_error)
+    return summary
 
 
 def _enumerate(space: Space, cut: dict[str, int]) -> list[Config] | None:
@@ -310,7 +227,7 @@ def _compile(state: _State, batch: Sequence[Config]) -> tuple[list[Executable], 
             _fail(state, config, failure, error)
         else:
             jobs.append((config, job))
-    _say(Compiling(len(jobs)))
+    say(Compiling(len(jobs)))
     executables: list[Executable] = []
     seconds: dict[Config, float] = {}
     stop, deadline = threading.Event(), state.deadline(COMPILE_SHARE)
@@ -322,7 +239,7 @@ def _compile(state: _State, batch: Sequence[Config]) -> tuple[list[Executable], 
             if built is not None:
                 seconds[config] = built.seconds
         failed = state.trials.get(config)
-        _say(Compiled(config, failed.outcome if failed and isinstance(failed.outcome, Failed) else None))
+        say(Compiled(config, failed.outcome if failed and isinstance(failed.outcome, Failed) else None))
         if deadline is not None and perf_counter() >= deadline:
             stop.set()
     state.compile_s += perf_counter() - start
@@ -349,10 +266,10 @@ def _race(state: _State, executables: Sequence[Executable], compile_s: Mapping[C
     names = list(subject.kernel.signature.parameters)
     snapshot = Snapshot(dict(zip(names, subject.args, strict=True)), subject.restore, subject.zero)
     runs = [Run(executable, subject.args, snapshot.before_launch) for executable in executables]
-    _say(Racing(len(runs)))
+    say(Racing(len(runs)))
     race = Race(
         runs, state.clock, deadline=state.deadline(), seed=state.effort.seed,
-        progress=lambda config, leader, leader_s, number: _say(Sampled(config, leader, leader_s, number)),
+        progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
     )  # fmt: skip
     try:
         with state.store.device_lock(subject.device.identity, None):
@@ -385,7 +302,7 @@ def _conclude(
         else:
             summary = replace(summary, choice=_choice(summary, verdict, subject))
             state.store.put_choice(subject.key, _choice(summary, verdict, subject), dict(subject.key.soft))
-    _say(summary)
+    say(summary)
     if verdict is None:
         state.store.forget_failures(subject.key)
         raise _nothing_works(summary, state)

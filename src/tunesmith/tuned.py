@@ -18,7 +18,8 @@ from tunesmith.core.outcome import Choice, Failed, Trial
 from tunesmith.core.problem import Problem, complete
 from tunesmith.declaration import Declaration, SpaceLike
 from tunesmith.dispatch import Call, Dispatcher
-from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithWarning, unknown
+from tunesmith.errors import BadInput, Busy, NoWorkingConfig, TunesmithWarning, unknown
+from tunesmith.events import Summary
 from tunesmith.kernel import Clock, Executable, Kernel
 from tunesmith.measure.clock import clock_for
 from tunesmith.measure.failure import attempt, name_the_config
@@ -26,7 +27,7 @@ from tunesmith.missed import counted
 from tunesmith.options import Policy, options, policy_in_force
 from tunesmith.store import Store, default_store
 from tunesmith.tables import NativeTable, Tables
-from tunesmith.tune import Effort, Subject, Summary, search
+from tunesmith.tune import ONLY, Effort, Subject, search
 from tunesmith.workers import compile_all
 
 #: Choices and loaded binaries kept in memory for a kernel: far more than a model's shapes, a bound all the same.
@@ -118,7 +119,7 @@ class TunedKernel:
         if known is not None:
             return known
         why = tracks.miss(subject, store)
-        note = f"{why}; a call would search" if policy.track == "search" and subject.space.cardinality > 1 else why
+        note = f"{why}; a call would search" if policy.track == "search" and subject.space.only is None else why
         return tracks.default_choice(default(), subject.space, policy.track, note=note)
 
     # --- tuning ----------------------------------------------------------------------------------
@@ -130,12 +131,13 @@ class TunedKernel:
 
         Raises:
             NoWorkingConfig: when every Config failed.
+            Busy: when another process or thread has been searching the same key for longer than `TUNESMITH_WAIT_S`.
         """
         subject = self._subject(self._dispatcher.problem_of(*args, **kwargs))
         store = default_store()
         with store.claim(subject.key, options().wait_s) as claimed:
             if not claimed:
-                raise BadInput(
+                raise Busy(
                     f"{self.kernel.name}({subject.key.problem}) has been searched by another process for more than "
                     f"{options().wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
                 )
@@ -202,7 +204,7 @@ class TunedKernel:
         choice = self._choose(subject, policy)
         executable, fresh = self._binary(choice, subject, call)
         launch = executable.launch
-        if choice.source == tracks.ONLY and fresh:
+        if choice.source == ONLY and fresh:
             return name_the_config(launch, self.kernel.name, choice.config), False
         if policy.track == "lookup" and choice.source == tracks.DEFAULT:
             return counted(self.kernel.name, subject.key.problem, launch), True

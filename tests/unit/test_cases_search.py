@@ -130,6 +130,7 @@ def test_r08_a_single_candidate_is_not_measured_and_fails_as_clearly() -> None:
         raise OutOfResources(300000, 232448)
 
     assert [fits(X), fits(X)] == [1, 1]
+    assert fits.tune(X).counts == {"measured": 0, "failed": 0, "cut": 0, "untried": 1}
     with pytest.raises(NoWorkingConfig, match=r"too_large.*Config\(c=1\).*300000, Hardware limit: 232448"):
         too_large(X)
     assert clock.asked == []

@@ -21,13 +21,13 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Outcome, Resources, Sample, Trial, Untried
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
+from tunesmith.events import Compiled, Compiling, Racing, Sampled, Started, Summary
 from tunesmith.measure.pick import pick
 from tunesmith.report import units
 from tunesmith.report.explanation import Explanation
 from tunesmith.report.progress import LOG_EVERY_S, Progress
 from tunesmith.report.table import score_table
 from tunesmith.report.terminal import print_explanation, watch
-from tunesmith.tune import Compiled, Compiling, Racing, Sampled, Started, Summary
 
 PROBLEM = Problem({"M": 512, "N": 64, "a.dtype": "float32", "b.dtype": "float32"})
 KEY = Key("matmul", "f00d", PROBLEM, "cpu:a chip:avx2:2", "p/1")

@@ -21,9 +21,9 @@ from tunesmith.cli import store
 from tunesmith.cli.doctor import doctor
 from tunesmith.cli.explain import explain
 from tunesmith.cli.kernels import kernels
-from tunesmith.cli.output import GOOD, INTERRUPTED, NO, USAGE, Commands, installed, note
+from tunesmith.cli.output import CANNOT_TELL, GOOD, INTERRUPTED, NO, USAGE, Commands, installed, note
 from tunesmith.cli.tune import tune
-from tunesmith.errors import BadInput, StoreError, TunesmithError, TunesmithWarning, unknown
+from tunesmith.errors import BadInput, Busy, StoreError, TunesmithError, TunesmithWarning, unknown
 
 app = typer.Typer(
     cls=Commands,
@@ -83,6 +83,9 @@ def main(args: Sequence[str] | None = None) -> int:
             note(_usage(error))
         except (BadInput, StoreError) as error:
             note(" ".join(str(error).split("\n")))
+        except Busy as error:
+            note(str(error))
+            return CANNOT_TELL
         except TunesmithError as error:
             note(str(error))
             return NO

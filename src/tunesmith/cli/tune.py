@@ -16,8 +16,8 @@ from tunesmith.core.problem import Problem, read_value
 from tunesmith.errors import BadInput, NoWorkingConfig, unknown
 
 if TYPE_CHECKING:
+    from tunesmith.events import Summary
     from tunesmith.report.terminal import Progress
-    from tunesmith.tune import Summary
     from tunesmith.tuned import TunedKernel
 
 #: Rows of a score table: of the only problem, and of each of several.
@@ -137,7 +137,7 @@ class _Session:
         return NO if any(result.error for result in self.results) else GOOD
 
     def _search(self, problem: Problem, arguments: Mapping[str, Any], progress: Progress) -> _Result:
-        from tunesmith.tune import Event, Summary, watched
+        from tunesmith.events import Event, Summary, watched
 
         heard: list[Summary] = []  # also of a search that ends with an error
 

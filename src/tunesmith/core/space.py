@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 from tunesmith.core.axis import Axis, axis_of, show
@@ -39,6 +40,9 @@ class Constraint:
             return bool(self.holds(knobs if isinstance(knobs, Config) else Config(knobs)))
         return bool(self.holds(*[knobs[name] for name in self.knobs]))
 
+
+#: A Space of more points than this is never enumerated unasked: it takes seconds of constraint calls.
+ENUMERATED = 100_000
 
 AxisLike: TypeAlias = "Axis | Iterable[object]"
 
@@ -254,6 +258,14 @@ class Space:
         return sum(1 for _ in self)
 
     @property
+    def only(self) -> Config | None:
+        """The legal Config, if there is just one; `None` too for a Space too large to look through for it."""
+        if self.cardinality > ENUMERATED:
+            return None
+        found = list(islice(self.points(), 2))
+        return found[0] if len(found) == 1 else None
+
+    @property
     def knobs(self) -> tuple[str, ...]:
         """The names of all knobs."""
         names: dict[str, None] = {}
@@ -346,9 +358,9 @@ class Space:
     def digest(self) -> str:
         """A name for the set of legal Configs, whatever their order.
 
-        Enumerates up to 100,000 points (a second); above that it names axes and constraints' reasons.
+        Enumerates up to `ENUMERATED` points; above that it names axes and constraints' reasons.
         """
-        if self.cardinality <= 100_000:
+        if self.cardinality <= ENUMERATED:
             texts = sorted(config.text for config in self)
         else:
             texts = [repr(part) for part in self._parts]

@@ -8,9 +8,9 @@ from typing import Any
 
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Trial, choice_to_data
+from tunesmith.events import Summary
 from tunesmith.report.explanation import fates, stored_rows
 from tunesmith.report.table import Row, failure_reasons, nothing_measured, rows_of, untried_reasons
-from tunesmith.tune import Summary
 
 
 def summary_data(summary: Summary) -> dict[str, Any]:

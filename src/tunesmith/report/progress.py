@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tunesmith.core.config import Config
+from tunesmith.events import Compiled, Compiling, Event, Racing, Sampled, Started, Summary
 from tunesmith.report.units import count, duration, problem_line, spent
-from tunesmith.tune import Compiled, Compiling, Event, Racing, Sampled, Started, Summary, is_searching
+from tunesmith.tune import is_searching
 
 #: Drawing takes a millisecond or two; more often than this nobody reads it.
 REDRAW_S = 0.2

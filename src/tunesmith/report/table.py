@@ -16,6 +16,7 @@ from rich.text import Text
 from tunesmith.core.config import Config, KnobValue
 from tunesmith.core.outcome import Failed, Measured, Resources, Trial, Untried
 from tunesmith.core.problem import Problem
+from tunesmith.events import Summary
 from tunesmith.measure.pick import ENOUGH, MARGIN, Verdict
 from tunesmith.report.units import (
     RESOURCES,
@@ -28,7 +29,6 @@ from tunesmith.report.units import (
     spent,
     unit_of,
 )
-from tunesmith.tune import Summary
 
 #: Kinds of failure that are listed one by one; the rest is counted.
 REASONS = 8

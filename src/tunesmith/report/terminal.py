@@ -11,10 +11,10 @@ from rich.text import Text
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Trial
 from tunesmith.core.problem import Problem
+from tunesmith.events import Event, Summary, watched
 from tunesmith.report.explanation import Explanation
 from tunesmith.report.progress import Progress
 from tunesmith.report.table import fact_table, result_table, score_table
-from tunesmith.tune import Event, Summary, watched
 
 __all__ = ["Progress", "print_explanation", "print_facts", "print_results", "print_scores", "score_table", "watch"]
 

@@ -52,7 +52,7 @@ _Static_assert(KB * QV >= 6, "KB * QV must be at least 6: fewer sums do not hide
 _Static_assert(KB * QV <= 24, "KB * QV must be at most 24: more sums do not fit 32 registers with their inputs");
 _Static_assert(PB >= 1 && (FLAT == 0 || FLAT == 1), "PB is >= 1, FLAT is 0 or 1");
 
-/* gcc takes a vector wider than a register apart through memory, 50 times slower: VEC is a wish. */
+/* gcc takes a vector wider than a register apart through memory, 15 times slower: VEC is a wish. */
 enum { LANES = VEC < WIDEST ? VEC : WIDEST };
 
 typedef float vec __attribute__((vector_size(4 * LANES)));

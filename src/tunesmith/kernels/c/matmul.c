@@ -61,7 +61,7 @@ _Static_assert(MR * NR / VEC >= 6, "MR * NR / VEC must be at least 6: fewer sums
 _Static_assert(MR * NR / VEC <= 24, "MR * NR / VEC must be at most 24: more sums do not fit 32 registers with their inputs");
 _Static_assert(KC >= 1 && (PACK_A == 0 || PACK_A == 1) && (PACK_B == 0 || PACK_B == 1), "KC is >= 1, PACK_* are 0 or 1");
 
-/* gcc takes a vector wider than a register apart through memory, 50 times slower: VEC is a wish. */
+/* gcc takes a vector wider than a register apart through memory, 15 times slower: VEC is a wish. */
 enum { LANES = VEC < WIDEST ? VEC : WIDEST, NV = NR / LANES };
 
 typedef float vec __attribute__((vector_size(4 * LANES)));

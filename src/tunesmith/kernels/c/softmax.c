@@ -55,7 +55,7 @@ _Static_assert(PREFETCH >= 0 && PREFETCH <= 1024, "PREFETCH is a distance in vec
 /* Floats summed at a time: a lane's sum of a long row would lose digits to its own size. */
 enum { PIECE = 1024 };
 
-/* gcc takes a vector wider than a register apart through memory, 50 times slower: VEC is a wish. */
+/* gcc takes a vector wider than a register apart through memory, 15 times slower: VEC is a wish. */
 enum { LANES = VEC < WIDEST ? VEC : WIDEST };
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
