@@ -86,6 +86,13 @@ def autotune(
     else:
         spaces = space_from(space, configs)
 
+    for what, given in (
+        ("key", key), ("strides", strides), ("alignment", alignment), ("restore_value", restore_value),
+        ("reset_to_zero", reset_to_zero), ("knobs", knobs), ("dims", dims), ("depends", depends),
+    ):  # fmt: skip
+        if isinstance(given, str):
+            raise BadInput(f"{what}={given!r} is one string; give a list of names: {what}=[{given!r}]")
+
     def decorate(fn: Any) -> TunedKernel:
         known = tuple(knobs) if knobs is not None else spaces.knobs if isinstance(spaces, Space) else None
         kernel = kernel_of(fn, known, version=version, depends=depends, name=name)

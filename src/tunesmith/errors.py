@@ -8,6 +8,7 @@ TunesmithError
 ├── MissingEngine (ImportError)    a package, compiler or device is not there; ends with the command to type
 ├── CompileFailed                  a compiler refused; carries what it said
 ├── NoWorkingConfig                every Config of a search failed; lists the reasons with counts
+├── BudgetEnded                    a search ended before any Config was measured
 ├── LookupMiss (LookupError)       `policy("lookup", strict=True)` and nothing is known; names the nearest key
 ├── Busy                           someone else has been searching the same key for longer than one may wait
 └── StoreError                     a store that was named explicitly cannot be used
@@ -66,6 +67,10 @@ class CompileFailed(TunesmithError):
 
 class NoWorkingConfig(TunesmithError):
     """Every Config of a search failed."""
+
+
+class BudgetEnded(TunesmithError):
+    """A search ended before any Config was measured; nothing can be said of any of them."""
 
 
 class LookupMiss(TunesmithError, LookupError):

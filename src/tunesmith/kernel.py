@@ -107,6 +107,10 @@ class Kernel(Protocol):
         """
         ...
 
+    def environment(self) -> Mapping[str, str]:
+        """Environment variables that change the code it is compiled to, with their values: part of the Key."""
+        ...
+
     def versions(self) -> Mapping[str, str]:
         """Language, compiler and other versions: the soft part of the Key."""
         ...

@@ -34,12 +34,6 @@ def misses() -> list[Miss]:
     return sorted(found, key=lambda miss: (-miss.calls, miss.kernel, miss.problem.text))
 
 
-def forget_misses() -> None:
-    """Begin counting anew."""
-    with _lock:
-        _counts.clear()
-
-
 def counted(kernel: str, problem: Problem, launch: Callable[..., Any]) -> Callable[..., Any]:
     """The launch of a default that serves a miss: each call counts."""
     with _lock:

@@ -65,7 +65,7 @@ class Options:
             ),
             read_only=_flag(environ, "TUNESMITH_READ_ONLY"),
             wait_s=_number(environ, "TUNESMITH_WAIT_S", 600.0),
-            budget_s=_number(environ, "TUNESMITH_BUDGET_S", None),
+            budget_s=_number(environ, "TUNESMITH_BUDGET_S", None, above=True),
             jobs=max(1, int(_number(environ, "TUNESMITH_JOBS", float(usable_cores())))),
             cc=environ.get("TUNESMITH_CC") or None,
         )
@@ -92,7 +92,7 @@ def _flag(environ: Mapping[str, str], name: str) -> bool:
     return value in ("1", "true")
 
 
-def _number(environ: Mapping[str, str], name: str, usual: float | None) -> float:
+def _number(environ: Mapping[str, str], name: str, usual: float | None, *, above: bool = False) -> float:
     value = environ.get(name, "").strip()
     if not value:
         return cast(float, usual)
@@ -100,8 +100,8 @@ def _number(environ: Mapping[str, str], name: str, usual: float | None) -> float
         number = float(value)
     except ValueError:
         number = -1.0
-    if not 0 <= number < float("inf"):
-        raise BadInput(f"{name}={value}: good values: a number of at least 0")
+    if not 0 <= number < float("inf") or (above and number == 0):
+        raise BadInput(f"{name}={value}: good values: a number {'above' if above else 'of at least'} 0")
     return number
 
 

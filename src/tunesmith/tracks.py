@@ -9,7 +9,7 @@ from dataclasses import replace
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Choice, Track
 from tunesmith.core.space import Space
-from tunesmith.errors import LookupMiss, TunesmithWarning
+from tunesmith.errors import BudgetEnded, Busy, LookupMiss, TunesmithWarning
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock
 from tunesmith.options import Options, Policy
@@ -39,7 +39,7 @@ def known_choice(subject: Subject, store: Store, tables: Sequence[Tables], track
         note = f"found under other versions ({'; '.join(stale)})" if stale else stored.choice.note
         return replace(stored.choice, track=track, source="store", note=note)
     for table in tables:
-        row = table.lookup(subject.key)
+        row = table.lookup(subject.key, subject.exact, subject.device)
         if row is not None and _legal(subject, row.config, row.source):
             return Choice(row.config, track, row.source, median_s=row.median_s, distance=row.distance, note=row.note)
     return None
@@ -77,23 +77,20 @@ def lookup(
     known = known_choice(subject, store, tables, "lookup")
     if known is not None:
         return known
-    why = miss(subject, store)
     if policy.strict:
+        why = miss(subject, store)
         raise LookupMiss(
             f"{subject.kernel.name}({subject.key.problem}) on {subject.key.device} is not known, "
             f"and the policy is strict lookup: {why}"
         )
-    return default_choice(default(), subject.space, "lookup", note=why)
+    return default_choice(default(), subject.space, "lookup", note="nothing exact is known")
 
 
 def find(
     subject: Subject, default: Callable[[], Config], store: Store, tables: Sequence[Tables],
-    clock: Callable[[], Clock], effort: Effort, options: Options, wait_s: float,
+    clock: Callable[[], Clock], effort: Effort, options: Options,
 ) -> tuple[Choice, Summary | None]:  # fmt: skip
     """The `search` track: what is known, and what nobody knows is measured once, by one process at a time.
-
-    Args:
-        wait_s: how long to wait for whoever searches the same key.
 
     Returns:
         The Choice, and the search's Summary when this call searched.
@@ -103,7 +100,7 @@ def find(
     """
     if subject.space.only is not None:
         return Choice(subject.space.only, "search", ONLY), None
-    known = _fresh(subject, store, tables)
+    known = fresh_choice(subject, store, tables, effort.budget_s)
     if known is not None:
         return known, None
     if options.read_only:
@@ -111,26 +108,40 @@ def find(
             default(), subject.space, "search", "TUNESMITH_READ_ONLY is set: nothing is measured"
         ), None
     # Whoever is being measured holds the device's lock, and must not wait for someone who waits for that lock.
-    wait_s = 0.0 if is_searching() else wait_s
+    wait_s = 0.0 if is_searching() else effort.wait_s
     with store.claim(subject.key, wait_s) as claimed:
-        known = _fresh(subject, store, tables)
+        known = fresh_choice(subject, store, tables, effort.budget_s)
         if known is not None:
             return known, None
         if not claimed:
-            note = "this key is being searched by another process or thread: the default serves meanwhile"
-            return Choice(default(), "search", MEANWHILE, note=note), None
-        summary = search(subject, store, clock(), effort)
+            return _meanwhile(default(), "this key is being searched by another process or thread"), None
+        try:
+            summary = search(subject, store, clock(), effort)
+        except Busy as busy:
+            return _meanwhile(default(), str(busy)), None
+        except BudgetEnded as ended:
+            warnings.warn(f"{ended}: the default serves this call", TunesmithWarning, stacklevel=2)
+            return _meanwhile(default(), str(ended)), None
     assert summary.choice is not None
     return summary.choice, summary
 
 
-def _fresh(subject: Subject, store: Store, tables: Sequence[Tables]) -> Choice | None:
-    """What is known and needs no search: the store's Choice for just this Space and these versions, or a table's."""
+def _meanwhile(config: Config, why: str) -> Choice:
+    return Choice(config, "search", MEANWHILE, note=f"{why}: the default serves meanwhile")
+
+
+def fresh_choice(subject: Subject, store: Store, tables: Sequence[Tables], budget_s: float | None) -> Choice | None:
+    """What is known and needs no search: the store's Choice for just this Space and these versions, or a table's row
+    for just this Problem."""
     stored = store.choice(subject.key)
-    if stored is None:
-        return known_choice(subject, store, tables, "search") if tables else None
-    return known_choice(subject, store, (), "search") if _current(subject, stored) else None
+    if stored is not None:
+        return known_choice(subject, store, (), "search") if _current(subject, stored, budget_s) else None
+    known = known_choice(subject, store, tables, "search") if tables else None
+    return known if known is None or not known.distance else None
 
 
-def _current(subject: Subject, stored: StoredChoice) -> bool:
-    return stored.choice.space == subject.space.digest() and not subject.key.stale(stored.soft)
+def _current(subject: Subject, stored: StoredChoice, budget_s: float | None) -> bool:
+    """Whether a search would end with the same: the same Space, the same versions, and not more time than it had."""
+    choice = stored.choice
+    cut_short = bool(choice.partial) and (budget_s is None or budget_s > (choice.budget_s or 0.0))
+    return choice.space == subject.space.digest and not subject.key.stale(stored.soft) and not cut_short

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from time import perf_counter
@@ -15,13 +15,13 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Resources, Trial, Untried
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import ENUMERATED, Space
-from tunesmith.errors import NoWorkingConfig
+from tunesmith.errors import BudgetEnded, Busy, NoWorkingConfig
 from tunesmith.events import Compiled, Compiling, Racing, Sampled, Started, Summary, say
 from tunesmith.kernel import Built, Clock, Command, Executable, Kernel, Run
 from tunesmith.measure.failure import all_failed, attempt
 from tunesmith.measure.inputs import Snapshot
 from tunesmith.measure.pick import Verdict, pick
-from tunesmith.measure.race import Race
+from tunesmith.measure.race import ROUNDS, Race, left_behind
 from tunesmith.search import strategy
 from tunesmith.store import Store
 from tunesmith.workers import compile_all
@@ -30,6 +30,7 @@ from tunesmith.workers import compile_all
 COMPILE_SHARE = 0.6
 #: A Choice's source when its Space holds nothing else.
 ONLY = "only candidate"
+BUDGET = "the budget ended"
 #: Stored Trials that were found under other versions and are timed again: the best of them, an incumbent's rivals.
 STALE_RERACED = 8
 
@@ -56,12 +57,16 @@ class Subject:
 
 @dataclass(frozen=True)
 class Effort:
-    """How a search goes about it: strategy's name, seconds at most (`None`: no limit), compilers at once, seed."""
+    """How a search goes about it: strategy's name, seconds at most (`None`: no limit), compilers at once, seed.
+
+    Waiting for another search on the device does not count; it may take `wait_s`.
+    """
 
     strategy: str = "exhaustive"
     budget_s: float | None = None
     jobs: int = 1
     seed: int = 0
+    wait_s: float = 600.0
 
 
 # --- the search --------------------------------------------------------------------------------------
@@ -83,14 +88,23 @@ class _State:
     clock: Clock
     effort: Effort
     at: str
-    started: float = field(default_factory=perf_counter)
+    deadline: float | None
     trials: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
+    next_round: int = 0
     compile_s: float = 0.0
     measure_s: float = 0.0
     first_error: BaseException | None = None
 
-    def deadline(self, share: float = 1.0) -> float | None:
-        return None if self.effort.budget_s is None else self.started + share * self.effort.budget_s
+    @property
+    def over(self) -> bool:
+        return self.deadline is not None and perf_counter() >= self.deadline
+
+    @property
+    def compile_deadline(self) -> float | None:
+        if self.deadline is None:
+            return None
+        now = perf_counter()
+        return now + COMPILE_SHARE * (self.deadline - now)
 
     def add(self, config: Config, outcome: Measured | Failed, resources: Resources, compile_s: float | None) -> None:
         self.trials[config] = Trial(config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft))
@@ -107,20 +121,23 @@ def search(subject: Subject, store: Store, clock: Clock, effort: Effort) -> Summ
 
     Raises:
         NoWorkingConfig: when every Config failed; nothing stays stored then.
+        BudgetEnded: when the budget ended before anything was measured.
+        Busy: when another search has been measuring on the device for too long.
     """
-    state = _State(subject, store, clock, effort, datetime.now(timezone.utc).isoformat(timespec="seconds"))
     cut: dict[str, int] = {}
     legal = _enumerate(subject.space, cut)
+    deadline = None if effort.budget_s is None else perf_counter() + effort.budget_s
+    state = _State(subject, store, clock, effort, datetime.now(timezone.utc).isoformat(), deadline)
     if legal is not None and len(legal) == 1:
         return _compile_only(state, legal[0], cut)
-    known = {t.config: t for t in store.trials(subject.key) if t.config in subject.space}
+    stored = store.trials(subject.key)
+    known = {t.config: t for t in stored if _believed(t, subject)}
     if not any(isinstance(t.outcome, Measured) for t in known.values()):
         known = {}  # failures alone are not believed: the machine may have been in a bad state
-    again = _to_time_again(known, subject.key)
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
     _thread.depth = getattr(_thread, "depth", 0) + 1
     try:
-        _follow(state, known, again)
+        _follow(state, known, *_to_time_again(known, stored, subject.key))
     finally:
         _thread.depth -= 1
     done = {**known, **state.trials}
@@ -133,7 +150,7 @@ def _compile_only(state: _State, config: Config, cut: Mapping[str, int]) -> Summ
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, 0, state.effort.budget_s))
     _compile(state, [config])
     why = "the only Config: compiled, not measured"
-    choice = Choice(config, "search", ONLY, space=subject.space.digest())
+    choice = Choice(config, "search", ONLY, space=subject.space.digest)
     trials = (state.trials.get(config, Trial(config, Untried(why))),)
     summary = Summary(
         subject.key, choice, None, trials, cut, subject.space.cardinality, 0, why, state.compile_s, state.measure_s
@@ -152,44 +169,49 @@ def _enumerate(space: Space, cut: dict[str, int]) -> list[Config] | None:
     return list(space.points(lambda reason, n: cut.update({reason: cut.get(reason, 0) + n})))
 
 
-def _to_time_again(known: Mapping[Config, Trial], key: Key) -> list[Config]:
-    """Of the stored Trials, those that go into the race beside what is new, best first.
+def _believed(trial: Trial, subject: Subject) -> bool:
+    """Whether a stored Trial counts: a failure under other versions is tried again."""
+    stale_failure = isinstance(trial.outcome, Failed) and bool(subject.key.stale(trial.soft))
+    return trial.config in subject.space and not stale_failure
 
-    The incumbent, so that new Configs are compared with it side by side; rivals whose search was stopped before
-    they had enough samples to be told from it; and the best of those found under other versions.
+
+def _to_time_again(known: Mapping[Config, Trial], stored: Sequence[Trial], key: Key) -> tuple[list[Config], bool]:
+    """Of the stored Trials, those that go into a race beside what is new; and whether they need one of their own.
+
+    The incumbent, so that new Configs are compared with it side by side. In need of a race: those whose race was
+    stopped before it was over, and the best of those found under other versions.
     """
-    measured = [(t.outcome.median_s, t) for t in known.values() if isinstance(t.outcome, Measured)]
-    ranking = [trial for _, trial in sorted(measured, key=lambda pair: pair[0])]
-    if not ranking:
-        return []
-    best = ranking[0].outcome
-    assert isinstance(best, Measured)
-    stale = [t for t in ranking if key.stale(t.soft)][:STALE_RERACED]
-    unsure = [t for t in ranking if _unsure(t, best.median_s)]
-    return list(dict.fromkeys(t.config for t in (ranking[0], *unsure, *stale)))
+    verdict = pick(list(known.values()))
+    if verdict is None:
+        return [], False
+    stale = [t for t in verdict.ranking if key.stale(t.soft)][:STALE_RERACED]
+    unfinished = [trial for trial in _unfinished(stored) if trial.config in known]
+    again = dict.fromkeys(t.config for t in (verdict.ranking[0], *unfinished, *stale))
+    return list(again), bool(stale or unfinished)
 
 
-def _unsure(trial: Trial, best_s: float) -> bool:
-    assert isinstance(trial.outcome, Measured)
-    return len(trial.outcome.samples) < 5 and trial.outcome.median_s <= 1.05 * best_s
+def _unfinished(trials: Iterable[Trial]) -> list[Trial]:
+    """Those that would still be in the race they were in, if it had not been stopped."""
+    samples = {t.config: t.outcome.samples_s for t in trials if isinstance(t.outcome, Measured)}
+    best = min((min(s) for s in samples.values()), default=0.0)
+    going_on = {c for c, s in samples.items() if len(s) < ROUNDS and not left_behind(len(s), min(s), best)}
+    return [t for t in trials if t.config in going_on]
 
 
-def _follow(state: _State, known: Mapping[Config, Trial], again: Sequence[Config]) -> None:
+def _follow(state: _State, known: Mapping[Config, Trial], again: Sequence[Config], needed: bool) -> None:
     """Drive the strategy: hand it the Trials it asks for, from the store or by measuring."""
     steps = strategy(state.effort.strategy, state.subject.space, state.effort.seed)
-    stale = bool(again) and any(state.subject.key.stale(known[c].soft) for c in again)
     try:
         batch = next(steps)
         while True:
             new = [c for c in batch if c not in known and c not in state.trials]
-            if new or stale:
+            if new or needed:
                 _evaluate(state, [*new, *[c for c in again if c not in new]])
-                stale = False
-                again = _leaders(state) or again
-            done = {**known, **state.trials}
-            if _over(state):
+                needed, again = False, _leaders(state) or again
+            if state.over:
                 return
-            batch = steps.send([done.get(c, Trial(c, Untried("budget"))) for c in batch])
+            done = {**known, **state.trials}
+            batch = steps.send([done.get(c, Trial(c, Untried(BUDGET))) for c in batch])
     except StopIteration:
         return
     finally:
@@ -202,36 +224,45 @@ def _leaders(state: _State) -> list[Config]:
     return [] if verdict is None else [verdict.ranking[0].config]
 
 
-def _over(state: _State) -> bool:
-    deadline = state.deadline()
-    return deadline is not None and perf_counter() >= deadline
-
-
 def _evaluate(state: _State, batch: Sequence[Config]) -> None:
-    """Compile, load and race a batch; its Trials are stored even when Ctrl-C ends it."""
+    """Compile, load and race a batch; its Trials are stored even when Ctrl-C ends it.
+
+    Under a budget, part of the time goes to compiling and the rest to the race; what the compilers did not get to
+    has its turn when time is left, beside the fastest so far.
+    """
+    left = list(batch)
     try:
-        executables, compile_s = _compile(state, batch)
-        _race(state, executables, compile_s)
+        while left and not state.over:
+            executables, compile_s, seen = _compile(state, left)
+            if not seen:
+                return
+            _race(state, executables, compile_s)
+            rest = [config for config in left if config not in seen]
+            left = [*rest, *[c for c in _leaders(state) if c not in rest]] if rest else []
     finally:
-        state.commit(batch)
+        state.store.add_trials(state.subject.key, state.trials.values())
 
 
-def _compile(state: _State, batch: Sequence[Config]) -> tuple[list[Executable], dict[Config, float]]:
+def _compile(state: _State, batch: Sequence[Config]) -> tuple[list[Executable], dict[Config, float], set[Config]]:
+    """(what can be launched, seconds the compiler took, what was looked at before time was up)."""
     subject, start = state.subject, perf_counter()
     jobs: list[tuple[Config, Command | None]] = []
+    seen: set[Config] = set()
     for config in batch:
         job, failure, error = attempt(
             "compile", lambda c=config: subject.kernel.compile_job(c, subject.exact, subject.device)
         )
         if failure is not None:
             _fail(state, config, failure, error)
+            seen.add(config)
         else:
             jobs.append((config, job))
     say(Compiling(len(jobs)))
     executables: list[Executable] = []
     seconds: dict[Config, float] = {}
-    stop, deadline = threading.Event(), state.deadline(COMPILE_SHARE)
+    stop, deadline = threading.Event(), state.compile_deadline
     for config, built in compile_all(jobs, state.effort.jobs, stop=stop):
+        seen.add(config)
         if isinstance(built, Failed):
             _fail(state, config, built, None)
         else:
@@ -243,7 +274,7 @@ def _compile(state: _State, batch: Sequence[Config]) -> tuple[list[Executable], 
         if deadline is not None and perf_counter() >= deadline:
             stop.set()
     state.compile_s += perf_counter() - start
-    return executables, seconds
+    return executables, seconds, seen
 
 
 def _load(state: _State, config: Config, built: Built | None, executables: list[Executable]) -> None:
@@ -262,18 +293,37 @@ def _fail(state: _State, config: Config, failure: Failed, error: BaseException |
 
 
 def _race(state: _State, executables: Sequence[Executable], compile_s: Mapping[Config, float]) -> None:
-    subject, start = state.subject, perf_counter()
+    subject = state.subject
     names = list(subject.kernel.signature.parameters)
     snapshot = Snapshot(dict(zip(names, subject.args, strict=True)), subject.restore, subject.zero)
     runs = [Run(executable, subject.args, snapshot.before_launch) for executable in executables]
     say(Racing(len(runs)))
-    race = Race(
-        runs, state.clock, deadline=state.deadline(), seed=state.effort.seed,
-        progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
-    )  # fmt: skip
+    asked = perf_counter()
+    with state.store.device_lock(subject.device.place, state.effort.wait_s) as alone:
+        if not alone:
+            raise Busy(f"{subject.device.name} has been measured on by another search for more than one may wait")
+        start = perf_counter()
+        if state.deadline is not None:
+            state.deadline += start - asked  # waiting is not searching
+        race = Race(
+            runs, state.clock, deadline=state.deadline, seed=state.effort.seed, first_round=state.next_round,
+            progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
+        )  # fmt: skip
+        state.next_round += ROUNDS
+        _run(state, race, snapshot, executables, compile_s)
+        state.measure_s += perf_counter() - start
+
+
+def _run(
+    state: _State,
+    race: Race,
+    snapshot: Snapshot,
+    executables: Sequence[Executable],
+    compile_s: Mapping[Config, float],
+) -> None:
+    """Run a race to its end, or to where Ctrl-C ends it, and note what became of everyone."""
     try:
-        with state.store.device_lock(subject.device.identity, None):
-            race.run()
+        race.run()
     finally:
         snapshot.put_back()
         for executable in executables:
@@ -281,7 +331,6 @@ def _race(state: _State, executables: Sequence[Executable], compile_s: Mapping[C
             if outcome is not None:
                 state.add(executable.config, outcome, executable.resources, compile_s.get(executable.config))
         state.first_error = state.first_error or next(iter(race.errors.values()), None)
-        state.measure_s += perf_counter() - start
 
 
 def _conclude(
@@ -289,7 +338,7 @@ def _conclude(
 ) -> Summary:
     """Pick, store, report."""
     subject = state.subject
-    why = "the budget ended" if _over(state) else f"not drawn by {state.effort.strategy}"
+    why = BUDGET if state.over else f"not drawn by {state.effort.strategy}"
     trials = tuple(done.get(config, Trial(config, Untried(why))) for config in legal)
     verdict = pick(trials)
     summary = Summary(
@@ -297,11 +346,12 @@ def _conclude(
     )  # fmt: skip
     if verdict is not None:
         stored = state.store.choice(subject.key)
-        if not state.trials and stored is not None and stored.choice.config == verdict.winner.config:
+        if not state.trials and stored is not None and _says_the_same(stored.choice, verdict, subject):
             summary = replace(summary, choice=replace(stored.choice, source="store"))
         else:
-            summary = replace(summary, choice=_choice(summary, verdict, subject))
-            state.store.put_choice(subject.key, _choice(summary, verdict, subject), dict(subject.key.soft))
+            choice = _choice(summary, verdict, state)
+            summary = replace(summary, choice=choice)
+            state.store.put_choice(subject.key, choice, dict(subject.key.soft))
     say(summary)
     if verdict is None:
         state.store.forget_failures(subject.key)
@@ -309,20 +359,27 @@ def _conclude(
     return summary
 
 
-def _nothing_works(summary: Summary, state: _State) -> NoWorkingConfig:
+def _says_the_same(choice: Choice, verdict: Verdict, subject: Subject) -> bool:
+    return choice.config == verdict.winner.config and choice.space == subject.space.digest and not choice.partial
+
+
+def _nothing_works(summary: Summary, state: _State) -> NoWorkingConfig | BudgetEnded:
     kernel, problem, failures = state.subject.kernel.name, state.subject.exact.text, list(summary.failures)
     if failures:
         return all_failed(kernel, problem, failures, state.first_error)
     if not summary.trials:
         reasons = "; ".join(f"{count} × {reason}" for reason, count in summary.cut.items())
         return NoWorkingConfig(f"{kernel}({problem}): the constraints cut every Config of the Space: {reasons}")
-    return NoWorkingConfig(
+    return BudgetEnded(
         f"{kernel}({problem}): {summary.why_untried} before any of {len(summary.trials)} Configs was measured "
         f"({state.compile_s:.1f} s were spent compiling); give it a larger budget"
     )
 
 
-def _choice(summary: Summary, verdict: Verdict, subject: Subject) -> Choice:
+def _choice(summary: Summary, verdict: Verdict, state: _State) -> Choice:
+    subject, budget_s = state.subject, state.effort.budget_s
+    cut_short = summary.why_untried == BUDGET and (summary.counts["untried"] > 0 or _unfinished(summary.trials))
+    partial = BUDGET if cut_short else ""
     winner = verdict.winner
     others = [trial for trial in verdict.ranking if trial is not winner]
     assert isinstance(winner.outcome, Measured)
@@ -336,5 +393,5 @@ def _choice(summary: Summary, verdict: Verdict, subject: Subject) -> Choice:
         config=winner.config, track="search", source="search", median_s=winner.outcome.median_s,
         runner_up=runner_up.config if runner_up else None, ratio=ratio, ties=verdict.ties,
         measured_at=subject.exact if subject.exact != subject.key.problem else None,
-        candidates=summary.counts, space=subject.space.digest(),
+        candidates=summary.counts, space=subject.space.digest, partial=partial, budget_s=budget_s,
     )  # fmt: skip

@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, cast
@@ -16,12 +17,13 @@ from tunesmith.core.device import Device
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Trial
 from tunesmith.core.problem import Problem, complete
+from tunesmith.core.space import Space
 from tunesmith.declaration import Declaration, SpaceLike
-from tunesmith.dispatch import Call, Dispatcher
+from tunesmith.dispatch import Call, Dispatcher, dtype_name, is_array
 from tunesmith.errors import BadInput, Busy, NoWorkingConfig, TunesmithWarning, unknown
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock, Executable, Kernel
-from tunesmith.measure.clock import clock_for
+from tunesmith.measure.clock import clock_for, protocol_for
 from tunesmith.measure.failure import attempt, name_the_config
 from tunesmith.missed import counted
 from tunesmith.options import Policy, options, policy_in_force
@@ -48,8 +50,8 @@ class TunedKernel:
         self.tables: tuple[Tables, ...] = ()
         self._choices: OrderedDict[tuple[Policy, Key], Choice] = OrderedDict()
         self._binaries: OrderedDict[tuple[object, ...], Executable] = OrderedDict()
-        self._served_unknown: set[Key] = set()  # Keys that the default served as nothing was known: to be asked again
         self._waited: set[Key] = set()  # Keys for which a call has waited in vain: the next does not wait again
+        self._spaces: dict[tuple[Problem, str], Space] = {}
         self._lock = threading.Lock()
         self._searched: dict[str, set[object]] = {}
         self._searching_s = 0.0
@@ -113,26 +115,37 @@ class TunedKernel:
 
     def _explained(self, subject: Subject, policy: Policy, store: Store) -> Choice:
         default = self._default(subject)
-        if policy.track == "default":
-            return tracks.default_choice(default(), subject.space, "default")
+        if policy.track == "default" or subject.space.only is not None:
+            return tracks.default_choice(default(), subject.space, policy.track)
+        if policy.track == "search":
+            fresh = tracks.fresh_choice(subject, store, self.tables, self._effort(None, None).budget_s)
+            if fresh is not None:
+                return fresh
         known = tracks.known_choice(subject, store, self.tables, policy.track)
-        if known is not None:
-            return known
-        why = tracks.miss(subject, store)
-        note = f"{why}; a call would search" if policy.track == "search" and subject.space.only is None else why
-        return tracks.default_choice(default(), subject.space, policy.track, note=note)
+        if known is None:
+            would = "; a call would search" if policy.track == "search" else ""
+            note = tracks.miss(subject, store) + would
+            return tracks.default_choice(default(), subject.space, policy.track, note=note)
+        if policy.track == "search":
+            stale = known.note or "the Space is another, or the search had less time"
+            return replace(known, note=f"{stale}; a call would search")
+        return known
 
     # --- tuning ----------------------------------------------------------------------------------
 
     def tune(self, *args: Any, budget_s: float | None = None, strategy: str | None = None, **kwargs: Any) -> Summary:
         """Search for a call's arguments now, whatever the policy; what is known already is not measured again.
 
-        The arguments are as before afterwards; the kernel's result is not computed.
+        Arrays named in restore_value and reset_to_zero are as before afterwards. Others hold what the last launch of
+        the search wrote.
 
         Raises:
+            BadInput: under TUNESMITH_READ_ONLY.
             NoWorkingConfig: when every Config failed.
             Busy: when another process or thread has been searching the same key for longer than `TUNESMITH_WAIT_S`.
         """
+        if options().read_only:
+            raise BadInput(f"{self.kernel.name} is not tuned: TUNESMITH_READ_ONLY is set, and nothing is measured")
         subject = self._subject(self._dispatcher.problem_of(*args, **kwargs))
         store = default_store()
         with store.claim(subject.key, options().wait_s) as claimed:
@@ -167,12 +180,30 @@ class TunedKernel:
                 f"{self.kernel.name} has no inputs of its own: pass make_inputs= to autotune, "
                 "a function from a Problem to the arguments by name"
             )
-        made = dict(self.declared.make_inputs(self.problem(problem)))
+        make, asked = self.declared.make_inputs, self.problem(problem)
+        made, failure, error = attempt("launch", lambda: dict(make(asked)))
+        if isinstance(error, BadInput):
+            raise error
+        if made is None or failure is not None:
+            assert failure is not None
+            raise BadInput(f"{self.kernel.name}: make_inputs({asked}) failed: {failure.reason}") from error
+        self._check_dtypes(asked, made)
         parameters = self.kernel.signature.parameters
         for given in made:
             if given not in parameters:
                 raise BadInput(f"{self.kernel.name}: make_inputs made {unknown('argument', given, parameters)}")
         return made
+
+    def _check_dtypes(self, asked: Problem, made: Mapping[str, Any]) -> None:
+        """Refuse inputs of another dtype than was asked for: they would be tuned under a wrong name."""
+        got = {name: dtype_name(value) for name, value in made.items() if is_array(value)}
+        for field, dtype in asked.items():
+            name, dot, last = field.rpartition(".")
+            mine = [got[name]] if dot and name in got else list(got.values()) if field == "dtype" else []
+            if last == "dtype" and mine and dtype not in mine:
+                raise BadInput(
+                    f"{self.kernel.name}: {field}={dtype} was asked for, and make_inputs made {', '.join(mine)}"
+                )
 
     def fix(self, **knobs: object) -> TunedKernel:
         """This kernel with some knobs held at one value.
@@ -181,7 +212,13 @@ class TunedKernel:
             SpaceError: for an unknown knob or a value that is not of its axis.
         """
         declared = self.declared.fix(self.kernel.name, Config(knobs))
-        return TunedKernel(self.kernel, declared, getattr(self, "__wrapped__", None))
+        fixed = TunedKernel(self.kernel, declared, getattr(self, "__wrapped__", None))
+        fixed.tables = self.tables
+        return fixed
+
+    def fingerprint(self) -> str:
+        """Of the kernel's source and all it reads: what a kernel that calls this one is identified by."""
+        return self.kernel.fingerprint()
 
     def use_table(self, table: str | Path | Tables) -> None:
         """Look Problems up in a table too, after the store and before the heuristic. The last one given is asked first.
@@ -200,7 +237,7 @@ class TunedKernel:
     def _resolve(self, call: Call) -> tuple[Callable[..., Any], bool]:
         """The slow path of a call: its launch, and whether the dispatcher may keep it."""
         policy = policy_in_force(self.declared.policy)
-        subject = self._subject(call)
+        subject = self._subject(call, identify=policy.track != "default")
         choice = self._choose(subject, policy)
         executable, fresh = self._binary(choice, subject, call)
         launch = executable.launch
@@ -210,14 +247,38 @@ class TunedKernel:
             return counted(self.kernel.name, subject.key.problem, launch), True
         return launch, choice.source != tracks.MEANWHILE
 
-    def _subject(self, call: Call) -> Subject:
+    def _subject(self, call: Call, *, identify: bool = True) -> Subject:
+        """What a call is about. Without `identify` the Key names no source: enough for the default track."""
         kernel, declared = self.kernel, self.declared
         device = kernel.device(call.args)
-        name, protocol = declared.name_for(kernel.name), self._clock(device).protocol
-        soft = dict(kernel.versions())
-        key = Key(name, kernel.fingerprint(), call.problem, device.identity, protocol, soft=soft)
-        space = declared.space_for(call.exact, device)
+        fingerprint = kernel.fingerprint() if identify else ""
+        soft = dict(kernel.versions()) if identify else {}
+        key = Key(
+            declared.name_for(kernel.name), fingerprint, call.problem, device.identity, self._protocol(device),
+            environment=tuple(sorted(kernel.environment().items())), soft=soft,
+        )  # fmt: skip
+        space = self._space_for(call.exact, device)
         return Subject(kernel, key, call.exact, space, device, call.args, declared.restore, declared.zero)
+
+    def _space_for(self, problem: Problem, device: Device) -> Space:
+        """The Space, which a function of the author's makes once for each Problem and device."""
+        if isinstance(self.declared.space, Space):
+            return self.declared.space
+        name = (problem, device.identity)
+        with self._lock:
+            if name not in self._spaces:
+                if len(self._spaces) >= REMEMBERED:
+                    self._spaces.clear()
+                self._spaces[name] = self.declared.space_for(problem, device)
+            return self._spaces[name]
+
+    def _protocol(self, device: Device) -> str:
+        """How it is measured, with what is done around each launch: both change what a sample means."""
+        declared = self.declared
+        clock = declared.clock.protocol if declared.clock is not None else protocol_for(device)
+        restore = f"+restore({','.join(sorted(declared.restore))})" if declared.restore else ""
+        zero = f"+zero({','.join(sorted(declared.zero))})" if declared.zero else ""
+        return clock + restore + zero
 
     def _clock(self, device: Device) -> Clock:
         return self.declared.clock or clock_for(device)
@@ -231,13 +292,13 @@ class TunedKernel:
         choice = self._decide(subject, policy)
         with self._lock:
             if choice.source == tracks.MEANWHILE:
+                if len(self._waited) >= REMEMBERED:
+                    self._waited.clear()
                 self._waited.add(subject.key)
                 return choice
-            if policy.track == "lookup" and choice.source == tracks.DEFAULT:
-                self._served_unknown.add(subject.key)
             self._choices[remembered] = choice
             while len(self._choices) > REMEMBERED:
-                self._served_unknown.discard(self._choices.popitem(last=False)[0][1])
+                self._choices.popitem(last=False)
         return choice
 
     def _decide(self, subject: Subject, policy: Policy) -> Choice:
@@ -246,18 +307,24 @@ class TunedKernel:
             return tracks.default_choice(default(), subject.space, "default")
         if policy.track == "lookup":
             return tracks.lookup(subject, default, default_store(), self.tables, policy)
+        effort = self._effort(None, None)
+        if subject.key in self._waited:
+            effort = replace(effort, wait_s=0.0)
         choice, summary = tracks.find(
-            subject, default, default_store(), self.tables, lambda: self._clock(subject.device),
-            self._effort(None, None), options(), 0.0 if subject.key in self._waited else options().wait_s,
-        )  # fmt: skip
+            subject, default, default_store(), self.tables, lambda: self._clock(subject.device), effort, options()
+        )
         if summary is not None:
             self._found(subject.key)
             self._note_many_values(subject.key.problem, summary)
         return choice
 
     def _effort(self, budget_s: float | None, strategy: str | None) -> Effort:
-        budgets = [b for b in (budget_s, self.declared.effort.budget_s, options().budget_s) if b is not None]
-        return Effort(strategy or self.declared.effort.strategy, budgets[0] if budgets else None, options().jobs)
+        budgets = [b for b in (budget_s, options().budget_s, self.declared.effort.budget_s) if b is not None]
+        usual = self.declared.effort
+        return replace(
+            usual, strategy=strategy or usual.strategy, budget_s=budgets[0] if budgets else None,
+            jobs=options().jobs, wait_s=options().wait_s,
+        )  # fmt: skip
 
     def _default(self, subject: Subject) -> Callable[[], Config]:
         return lambda: self.declared.default_for(self.kernel.name, subject.exact, subject.device)
@@ -299,15 +366,12 @@ class TunedKernel:
         return executable
 
     def _found(self, key: Key) -> None:
-        """A search has ended: what was answered for its Key without knowing is asked again."""
+        """A search has ended: every call asks again, those of its Key the store, the others what is in memory."""
         with self._lock:
             self._waited.discard(key)
             for remembered in [(policy, known) for policy, known in self._choices if known == key]:
                 del self._choices[remembered]
-            asked_again = key in self._served_unknown
-            self._served_unknown.discard(key)
-        if asked_again:
-            self._dispatcher.clear()
+        self._dispatcher.clear()
 
     def _note_many_values(self, problem: Problem, summary: Summary) -> None:
         """Say once that a field of the key keeps changing and costs a search each time."""

@@ -252,3 +252,67 @@ def test_r36_what_was_measured_for_a_bucket_is_shown() -> None:
     assert choice.measured_at is not None
     assert choice.measured_at["m"] == 100
     assert inspect.signature(f).parameters.keys() == {"x", "y", "m", "n", "scale"}
+
+
+# --- what a user writes by hand --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"key": "MN"}, {"restore_value": "x"}, {"strides": "x"}, {"dims": "M"}])
+def test_one_string_is_not_a_list_of_names(options: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="is one string; give a list of names"):
+        autotune(space=Space(BLOCK=[1, 2]), **options)
+
+
+def test_a_dtype_that_inputs_do_not_have_is_refused() -> None:
+    def make(problem: Problem) -> dict[str, Any]:
+        return {"x": np.ones(problem["n"], str(problem.get("dtype", "float32"))), "n": problem["n"]}  # type: ignore[call-overload]
+
+    def stubborn(problem: Problem) -> dict[str, Any]:
+        return {"x": np.ones(problem["n"], np.float32), "n": problem["n"]}  # type: ignore[call-overload]
+
+    def kernel(make_inputs: Any) -> TunedKernel:
+        return autotune(space=Space(c=[1, 2]), key=["n"], make_inputs=make_inputs)(lambda x, n, *, c: c)
+
+    assert kernel(make).inputs("n=4,dtype=float16")["x"].dtype == np.float16
+    with pytest.raises(BadInput, match="dtype=float16 was asked for, and make_inputs made float32"):
+        kernel(stubborn).inputs("n=4,dtype=float16")
+    with pytest.raises(BadInput, match="dtype cannot be int4"):
+        kernel(make).inputs("n=4,dtype=int4")
+    with pytest.raises(BadInput, match=r"make_inputs\(n=4\) failed: (_ArrayMemoryError|MemoryError|ValueError)"):
+        kernel(lambda problem: {"x": np.ones((10**9, 10**9))}).inputs("n=4")
+
+
+def test_a_million_sizes_neither_grow_nor_search_where_buckets_are_asked_for() -> None:
+    clock = by_block()
+    f = tuned(["m"], clock, buckets={"m": "pow2"})
+    for m in range(1, 10**6, 97):  # every bucket, ten thousand sizes
+        f(F32, F16, m, 5)
+    searched = len({f.explanation(F32, F16, m, 5)[0].digest for m in (2**e for e in range(20))})
+
+    assert len(clock.timed) == 2
+    assert searched == 20
+    assert f._dispatcher.warm_entries <= 21
+
+
+def test_fixed_knobs_are_a_kernel_of_their_own() -> None:
+    f = tuned(["m"], by_block())
+    one = f.fix(BLOCK=2)
+
+    assert one(F32, F16, 3, 4) == 2
+    assert f(F32, F16, 3, 4) == 1
+    with tunesmith.policy("lookup", strict=True):
+        assert [f(F32, F16, 3, 4), one(F32, F16, 3, 4)] == [1, 2]
+
+
+def test_read_only_measures_nothing_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunesmith.options import options
+
+    monkeypatch.setenv("TUNESMITH_READ_ONLY", "1")
+    options.cache_clear()
+    clock = by_block()
+    f = tuned(["m"], clock)
+
+    assert f(F32, F16, 3, 4) == 1
+    with pytest.raises(BadInput, match="TUNESMITH_READ_ONLY"):
+        f.tune(F32, F16, 3, 4)
+    assert clock.asked == []

@@ -11,7 +11,7 @@ from tests.fakes import ScriptedClock, fresh_process
 
 import tunesmith
 from tunesmith import Config, Failed, Measured, Space, TunedKernel, Untried, autotune
-from tunesmith.errors import NoWorkingConfig
+from tunesmith.errors import BadInput, BudgetEnded, NoWorkingConfig
 
 X = np.ones(4, np.float32)
 
@@ -335,3 +335,169 @@ def test_eight_processes_one_search(tmp_path: Path) -> None:
     assert [line.split()[0] for line in results] == ["1"] * 8
     assert asked[:7] == [0] * 7
     assert asked[7] > 0
+
+
+# --- a search that was cut short is taken up again -----------------------------------------------------
+
+
+def test_a_race_cut_short_is_run_again_and_not_believed() -> None:
+    launches = 0
+
+    def body(x, *, c):
+        nonlocal launches
+        launches += 1
+        if launches == 14:  # in the third round or so: nobody has the samples that a race gives
+            raise KeyboardInterrupt
+        return c
+
+    def kernel() -> TunedKernel:
+        clock = ScriptedClock(lambda config: 1.0 + config["c"] / 100)  # type: ignore[operator]
+        return autotune(configs=[Config(c=i) for i in range(5)], clock=clock, version="cut short")(body)
+
+    with pytest.raises(KeyboardInterrupt):
+        kernel()(X)
+    again = kernel()
+
+    assert again(X) == 0
+    assert {len(t.outcome.samples) for t in again.explanation(X)[2] if isinstance(t.outcome, Measured)} == {15}
+
+
+def test_a_call_takes_what_a_smaller_budget_found_up_again() -> None:
+    def clock() -> ScriptedClock:
+        return ScriptedClock(lambda config: time.sleep(0.01) or 9.0 - config["c"])  # type: ignore[operator]
+
+    def kernel(budget_s: float | None) -> TunedKernel:
+        made = autotune(space=Space(c=list(range(9))), clock=clock(), budget_s=budget_s, version="budgets")
+        return made(lambda x, *, c: c)
+
+    small = kernel(0.05)
+    small(X)
+    assert small.choice(X).partial == "the budget ended"
+    same = kernel(0.05)
+    same(X)
+    assert same.declared.clock.asked == []  # type: ignore[union-attr]
+    large = kernel(None)
+    assert large(X) == 8
+    assert large.choice(X).partial == ""
+    assert small.choice(X).partial == "the budget ended", "what this process was told stays until it asks again"
+
+
+def test_a_budget_too_small_for_anything_serves_the_default_with_a_warning() -> None:
+    clock = ScriptedClock(lambda config: time.sleep(0.05) or 1.0)  # type: ignore[arg-type]
+    f = autotune(space=Space(c=[3, 1, 2]), clock=clock, budget_s=1e-9, version="1")(lambda x, *, c: c)
+
+    with pytest.warns(tunesmith.errors.TunesmithWarning, match="the budget ended before any"):
+        assert f(X) == 3
+    with pytest.raises(BudgetEnded):
+        f.tune(X)
+
+
+def test_warm_calls_follow_a_later_search() -> None:
+    f = autotune(space=Space(c=[1, 2, 3]), clock=by_c(-1), version="1", key=["n"])(lambda x, n, *, c: c)
+    with tunesmith.policy("lookup"):
+        assert f(X, 5) == 1
+        f.tune(X, 5)
+        assert f(X, 5) == 3
+
+
+def test_a_config_that_stopped_working_is_not_brought_back() -> None:
+    broken: set[int] = set()
+
+    def body(x, *, c):
+        if c in broken:
+            raise RuntimeError("no more")
+        return c
+
+    def kernel(*cs: int) -> TunedKernel:
+        return autotune(configs=[Config(c=c) for c in cs], clock=by_c(1), version="body")(body)
+
+    assert kernel(1, 2)(X) == 1
+    broken.add(1)
+    assert kernel(1, 2, 3)(X) == 2
+    assert kernel(1, 2, 3, 4)(X) == 2
+
+
+def test_a_failure_under_other_versions_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = {1}
+
+    def body(x, *, c):
+        if c in fails:
+            raise RuntimeError("compiler bug")
+        return c
+
+    def kernel() -> TunedKernel:
+        return autotune(configs=[Config(c=c) for c in (1, 2)], clock=by_c(1), version="body")(body)
+
+    assert kernel()(X) == 2
+    fails.clear()
+    assert kernel()(X) == 2
+    monkeypatch.setattr("tunesmith.fingerprint.versions", lambda depends=(): {"python": "9.9"})
+    assert kernel()(X) == 1
+
+
+def test_random_batches_are_paired_only_within_their_own_rounds() -> None:
+    clock = ScriptedClock(lambda config: 1.0 + config["c"])  # type: ignore[operator]
+    f = autotune(space=Space(c=list(range(2000))), clock=clock, strategy="random", version="1")(lambda x, *, c: c)
+    summary = f.tune(X)
+    rounds = [{s.round for s in t.outcome.samples} for t in summary.trials if isinstance(t.outcome, Measured)]
+
+    assert summary.counts == {"measured": 100, "failed": 0, "cut": 0, "untried": 1900}
+    assert len({min(r) for r in rounds}) > 1
+
+
+def test_a_space_too_large_to_enumerate_needs_another_strategy_and_has_one_digest(tmp_path: Path) -> None:
+    space = Space(order=tunesmith.permutations(*range(12)))
+    with pytest.raises(BadInput, match=r"4.79e\+08 points.*strategy 'random'"):
+        autotune(space=space, clock=by_c(1))(lambda x, *, order: order)(X)
+    done = fresh_process(f"print(Space(order=tunesmith.permutations(*range(12))).digest == {space.digest!r})", tmp_path)
+    assert done.stdout.strip() == "True", done.stderr
+
+
+def test_what_is_done_around_a_launch_is_part_of_how_it_is_measured() -> None:
+    def kernel(**options: Any) -> TunedKernel:
+        clock = ScriptedClock(lambda config: 1.0 + config["c"])  # type: ignore[operator]
+        return autotune(space=Space(c=[1, 2]), clock=clock, version="1", **options)(lambda x, *, c: c)
+
+    kernel()(X)
+    mended = kernel(restore_value=["x"])
+    mended(X)
+    assert mended.declared.clock.asked != []  # type: ignore[union-attr]
+
+
+def test_the_default_track_identifies_nothing() -> None:
+    unidentifiable = object()
+
+    @autotune(space=Space(c=[1, 2]), policy="default")
+    def f(x, *, c):
+        return c, unidentifiable
+
+    assert f(X)[0] == 1
+
+
+def test_a_candidate_that_waits_for_a_thread_that_tunes_does_not_hang_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunesmith.store.locks.OTHER_THREAD_S", 0.2)
+    inner = autotune(space=Space(c=[1, 2]), clock=by_c(1), version="inner")(lambda x, *, c: c)
+
+    def body(x, *, c):
+        thread = threading.Thread(target=inner, args=(x,))
+        thread.start()
+        thread.join()
+        return c
+
+    outer = autotune(space=Space(c=[1, 2]), clock=by_c(1), version="outer")(body)
+    assert outer(X) == 1
+
+
+def test_a_kernel_that_calls_a_tuned_kernel_changes_with_it() -> None:
+    def make(source: str) -> str:
+        inner = autotune(configs=[Config(threads=1)], key=["n"])(tunesmith.cc.kernel(source, work="n"))
+
+        @autotune(space=Space(c=[1, 2]))
+        def outer(x, *, c):
+            return inner(x, 4)
+
+        return outer.fingerprint()
+
+    source = "#include <stdint.h>\nvoid f(float *x, int64_t n, int64_t begin, int64_t end) { x[begin] = 1; }"
+    assert make(source) == make(source + "\n// a comment")
+    assert make(source) != make(source.replace("= 1", "= 2"))

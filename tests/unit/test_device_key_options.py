@@ -58,7 +58,7 @@ def test_key_differences_begin_with_the_problem() -> None:
     [
         ("TUNESMITH_POLICY", "loockup", "good values: default, lookup, search, strict-lookup"),
         ("TUNESMITH_WAIT_S", "soon", "a number of at least 0"),
-        ("TUNESMITH_BUDGET_S", "-1", "a number of at least 0"),
+        ("TUNESMITH_BUDGET_S", "0", "a number above 0"),
         ("TUNESMITH_READ_ONLY", "yes", "good values: 0, 1"),
         ("TUNESMITH_POLCY", "search", "did you mean 'TUNESMITH_POLICY'"),
     ],

@@ -104,8 +104,8 @@ def test_explicit_lists_and_sums() -> None:
 def test_the_digest_names_the_set_and_not_the_order() -> None:
     a, b, c = Config(x=1), Config(x=2), Config(x=3)
 
-    assert Space.of([a, b]).digest() == Space.of([b, a]).digest() == Space(x=[1, 2]).digest()
-    assert Space.of([a, b]).digest() != Space.of([a, b, c]).digest()
+    assert Space.of([a, b]).digest == Space.of([b, a]).digest == Space(x=[1, 2]).digest
+    assert Space.of([a, b]).digest != Space.of([a, b, c]).digest
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,9 @@ class CallableKernel:
     def fingerprint(self) -> str:
         return self._fingerprint
 
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
     def versions(self) -> Mapping[str, str]:
         return fingerprint.versions(self._depends)
 
@@ -287,6 +290,9 @@ class BuiltKernel:
 
     def fingerprint(self) -> str:
         return self._fingerprint
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
 
     def versions(self) -> Mapping[str, str]:
         return fingerprint.versions(self._depends)

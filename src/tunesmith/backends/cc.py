@@ -204,6 +204,9 @@ class CKernel:
     def fingerprint(self) -> str:
         return self._fingerprint
 
+    def environment(self) -> Mapping[str, str]:
+        return {}  # CPATH and the like name the artifact
+
     def versions(self) -> Mapping[str, str]:
         return {"cc": c_compiler.compiler().version}
 

@@ -21,6 +21,9 @@ class Permutations(Sequence[tuple[KnobValue, ...]]):
     def __len__(self) -> int:
         return math.factorial(len(self._items))
 
+    def __repr__(self) -> str:
+        return f"Permutations({self._items!r})"
+
     @overload
     def __getitem__(self, index: int) -> tuple[KnobValue, ...]: ...
     @overload

@@ -22,6 +22,7 @@ class Device:
         arch: `sm_90`, `gfx942`, or a CPU's instruction sets.
         units: streaming multiprocessors, compute units, or the CPU cores this process may use.
         registers_per_unit: 32-bit registers.
+        uid: which one of several alike chips of a host it is.
         shared_bytes_per_block: the most a block can ask for.
         bandwidth: bytes/s of device memory.
         peak: FLOP/s by dtype name, dense.
@@ -31,6 +32,7 @@ class Device:
     name: str
     arch: str
     units: int
+    uid: str = field(default="", compare=False)  # which one of several alike: for locks, not for Keys
     registers_per_unit: int = 0
     shared_bytes_per_block: int = 0
     shared_bytes_per_unit: int = 0
@@ -52,6 +54,11 @@ class Device:
     def identity(self) -> str:
         """What must match exactly for a Choice to be used: `cuda:NVIDIA H200:sm_90:132`."""
         return f"{self.kind}:{self.name}:{self.arch}:{self.units}"
+
+    @property
+    def place(self) -> str:
+        """The piece of hardware that two searches must not use at once: all of a host's cores are one."""
+        return "cpu" if self.kind == "cpu" else f"{self.kind}:{self.name}:{self.uid}"
 
 
 def _nvidia(

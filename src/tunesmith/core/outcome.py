@@ -138,6 +138,9 @@ class Choice:
         distance: what separates the row used from the row asked for; empty for an exact hit.
         measured_at: the exact Problem that was measured, where the key's is a bucket.
         candidates: how many Configs the search saw, by fate: measured, failed, cut, untried.
+        space: the digest of the Space it was chosen from.
+        partial: why the search was not finished, empty where it was.
+        budget_s: what the search was given, `None` for no limit.
         note: anything else a reader should know (stale versions, why a search was not allowed).
     """
 
@@ -152,6 +155,8 @@ class Choice:
     measured_at: Problem | None = None
     candidates: Mapping[str, int] = field(default_factory=dict[str, int])
     space: str = ""
+    partial: str = ""
+    budget_s: float | None = None
     note: str = ""
 
 
@@ -229,6 +234,8 @@ def choice_to_data(choice: Choice) -> dict[str, Any]:
         "measured_at": None if choice.measured_at is None else choice.measured_at.text,
         "candidates": dict(choice.candidates),
         "space": choice.space,
+        "partial": choice.partial,
+        "budget_s": choice.budget_s,
         "note": choice.note,
     }
 
@@ -257,6 +264,8 @@ def choice_from_data(data: Mapping[str, Any]) -> Choice:
                 str(name): int(count) for name, count in cast("dict[Any, Any]", data.get("candidates", {})).items()
             },
             space=str(data.get("space", "")),
+            partial=str(data.get("partial", "")),
+            budget_s=None if data.get("budget_s") is None else float(data["budget_s"]),
             note=str(data.get("note", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -187,7 +187,7 @@ def complete(
     Args:
         given: what was written: dimensions, `dtype=` for all arrays or `ARG.dtype=` for one, flags.
         dims: the dimensions that must be there, integers of at least 0.
-        arrays: the kernel's array arguments.
+        arrays: the kernel's array arguments; none for a kernel that does not say, which then takes any `.dtype`.
         dtypes: for each array, the dtype names it takes; the first is what it gets when nothing is said.
         optional: flags and other fields with the value they have when nothing is said.
 
@@ -195,8 +195,9 @@ def complete(
         ProblemError: naming the bad field and the good ones.
     """
     known = [*dims, "dtype", *[f"{array}.dtype" for array in arrays], *optional]
+    said = [] if arrays else [name for name in given if name == "dtype" or name.endswith(".dtype")]
     for name in given:
-        if name not in known:
+        if name not in known and name not in said:
             raise ProblemError(unknown("problem field", name, known))
     fields: dict[str, object] = {name: _dimension(name, given, dims) for name in dims}
     for array in arrays:
@@ -205,6 +206,10 @@ def complete(
         if asked not in good:
             raise ProblemError(f"{array}.dtype cannot be {_spell(asked)}; good values: {', '.join(good)}")
         fields[f"{array}.dtype"] = asked
+    for name in said:  # of a kernel that does not say which arrays it takes
+        if given[name] not in DTYPES:
+            raise ProblemError(f"{name} cannot be {_spell(given[name])}; good values: {', '.join(DTYPES)}")
+        fields[name] = given[name]
     for name, usual in optional.items():
         fields[name] = _flag(name, given.get(name, usual), usual)
     return Problem(fields)

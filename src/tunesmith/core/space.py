@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from typing import TypeAlias
 
@@ -257,7 +258,7 @@ class Space:
         """How many legal Configs there are. Enumerates."""
         return sum(1 for _ in self)
 
-    @property
+    @cached_property
     def only(self) -> Config | None:
         """The legal Config, if there is just one; `None` too for a Space too large to look through for it."""
         if self.cardinality > ENUMERATED:
@@ -355,6 +356,7 @@ class Space:
                 near.update(dict.fromkeys(part.neighbours(config)))
         return list(near)
 
+    @cached_property
     def digest(self) -> str:
         """A name for the set of legal Configs, whatever their order.
 

@@ -21,10 +21,15 @@ def default(problem: Problem, device: Device) -> Config:
 
 def space(problem: Problem, device: Device) -> Space:
     """Vector widths, how much is in flight, two passes or three, and code for this chip or for any."""
-    return Space(
-        VEC=[4, 8, 16], UNROLL=[1, 2, 4], ROWS=[1, 4], ONLINE=[0, 1], PREFETCH=[0, 32], march=["native", "generic"],
+    axes = Space(
+        VEC=[4, 8, 16], UNROLL=[1, 2, 4], ROWS=[1, 16], ONLINE=[0, 1], PREFETCH=[0, 16], march=["native", "generic"],
         threads=cpu.thread_counts(device),
     )  # fmt: skip
+    return axes.where(_has_such_vectors, "code for any chip of this kind has vectors of 4 floats, no wider ones")
+
+
+def _has_such_vectors(VEC: int, march: str) -> bool:
+    return march == "native" or VEC == 4
 
 
 def _groups(rows: int, ROWS: int) -> int:

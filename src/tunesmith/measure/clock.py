@@ -14,13 +14,16 @@ from tunesmith.kernel import Clock, Run
 STRETCH_S = 1e-3
 #: ... but is never made of more launches than this, so that a kernel of 50 ns costs 0.2 ms a sample.
 MOST_LAUNCHES = 4096
+#: A launch shorter than this is timed three times before it decides how many make a stretch: one of them may have
+#: been interrupted for a scheduler's time slice (4 to 10 ms), hardly all.
+INTERRUPTED_S = 10e-3
 
 
 class WallClock:
     """Host time around a stretch of launches, arguments hot in cache.
 
     The first sample of a Run is preceded by one launch that is not timed (first touch of memory, lazy
-    loading) and one that decides how many launches make a stretch.
+    loading) and a few that decide how many launches make a stretch.
     """
 
     protocol = f"wall-hot-{STRETCH_S * 1e3:g}ms/1"
@@ -30,10 +33,12 @@ class WallClock:
         if launches is None:
             self._stretch(run, 1)
             estimate = self._stretch(run, 1)
+            if estimate >= INTERRUPTED_S:  # long enough to be a sample
+                run.state["launches"] = 1
+                return Sample(estimate)
+            estimate = min(estimate, self._stretch(run, 1), self._stretch(run, 1))
             launches = max(1, min(MOST_LAUNCHES, math.ceil(STRETCH_S / max(estimate, 1e-9))))
             run.state["launches"] = launches
-            if launches == 1:  # long enough to be a sample
-                return Sample(estimate)
         seconds = self._stretch(run, launches) / launches
         return Sample(max(seconds, 1e-9))  # below a timer's tick: said to be one tick, not nothing
 
@@ -54,6 +59,15 @@ class WallClock:
         start = perf_counter()
         launch(*args)
         return perf_counter() - start
+
+
+#: kind of device → how its kernels are timed, in words: known without a Clock, for the Key of a call that only looks up
+PROTOCOLS = {"cpu": WallClock.protocol}
+
+
+def protocol_for(device: Device) -> str:
+    """How kernels on a device are timed, as its Clock would say."""
+    return PROTOCOLS.get(device.kind, f"none for {device.kind}")
 
 
 def clock_for(device: Device) -> Clock:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Stage
-from tunesmith.errors import CompileFailed, NoWorkingConfig, TunesmithError
+from tunesmith.errors import CompileFailed, MissingEngine, NoWorkingConfig, TunesmithError
 
 T = TypeVar("T")
 
@@ -16,13 +16,16 @@ T = TypeVar("T")
 def attempt(stage: Stage, act: Callable[[], T]) -> tuple[T | None, Failed | None, BaseException | None]:
     """Do something that a candidate may fail at.
 
-    A candidate may raise anything, `sys.exit` included: only the user's Ctrl-C passes.
+    A candidate may raise anything, `sys.exit` included: only the user's Ctrl-C passes, and an engine that is
+    missing, which is no candidate's fault.
 
     Returns:
         (result, None, None), or (None, what became of it, the exception).
     """
     try:
         return act(), None, None
+    except MissingEngine:
+        raise
     except (Exception, SystemExit) as error:
         return None, failed(stage, error), error
 

@@ -20,6 +20,11 @@ CUTS = {1: 3.0, 2: 1.8, 4: 1.35, 7: 1.15, 10: 1.07}
 ROUNDS = 15
 
 
+def left_behind(samples: int, least_s: float, best_s: float) -> bool:
+    """Whether a candidate is out, with so many samples of which the least is `least_s`, when the best has `best_s`."""
+    return any(samples >= rounds and least_s > best_s * factor for rounds, factor in CUTS.items())
+
+
 class Race:
     """One race. Its `outcomes` are right at any moment: an interrupted race keeps what it has.
 
@@ -28,6 +33,7 @@ class Race:
         clock: takes one sample.
         deadline: `perf_counter` time after which no new sample is begun, `None` for no limit.
         progress: called after every sample with (config, fastest config, its median in seconds, round).
+        first_round: what the first round is called; no two races of one search share a round.
     """
 
     def __init__(
@@ -38,8 +44,9 @@ class Race:
         deadline: float | None = None,
         progress: Callable[[Config, Config, float, int], None] | None = None,
         seed: int = 0,
+        first_round: int = 0,
     ) -> None:
-        self._clock, self._deadline, self._progress = clock, deadline, progress
+        self._clock, self._deadline, self._progress, self._first = clock, deadline, progress, first_round
         self._rng = random.Random(seed)
         self._runs = {run.config: run for run in runs}
         self._samples: dict[Config, list[Sample]] = {config: [] for config in self._runs}
@@ -74,7 +81,7 @@ class Race:
             if self._leader is not None and self._leader[0] == config:
                 self._leader = None
         else:
-            self._samples[config].append(replace(sample, round=number, order=place))
+            self._samples[config].append(replace(sample, round=self._first + number, order=place))
             mine = median([s.seconds for s in self._samples[config]])
             if self._leader is None or mine < self._leader[1] or self._leader[0] == config:
                 self._leader = (config, mine)
@@ -84,7 +91,8 @@ class Race:
     def _left(self, alive: list[Config], rounds: int) -> list[Config]:
         """Who goes on to the next round."""
         alive = [config for config in alive if config not in self._failed]
-        if rounds not in CUTS or not alive:
-            return alive
+        if not alive:
+            return []
         least = {config: min(s.seconds for s in self._samples[config]) for config in alive}
-        return [config for config in alive if least[config] <= min(least.values()) * CUTS[rounds]]
+        best = min(least.values())
+        return [config for config in alive if not left_behind(rounds, least[config], best)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -23,6 +24,11 @@ from tunesmith.store.place import host
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
+
+
+#: How long a thread waits for another of its own process that measures: a kernel that is being measured may itself be
+#: waiting for this thread (autograd runs backward passes in threads of its own), and nobody would ever end that.
+OTHER_THREAD_S = 20.0
 
 
 class Exclusion:
@@ -40,10 +46,10 @@ class Exclusion:
         self._pid = os.getpid()
         self._file: BaseFileLock | None = None
 
-    def acquire(self, wait_s: float | None) -> bool:
-        """Wait for it so long (`None`: for ever); whether it is held now."""
+    def acquire(self, wait_s: float | None, threads_s: float = threading.TIMEOUT_MAX) -> bool:
+        """Wait for it so long (`None`: for ever), for other threads of this process `threads_s`; whether it is held."""
         end = None if wait_s is None else monotonic() + wait_s
-        if not self._threads.acquire(timeout=-1 if wait_s is None else min(wait_s, threading.TIMEOUT_MAX)):
+        if not self._threads.acquire(timeout=min(threads_s if wait_s is None else wait_s, threads_s)):
             return False
         try:
             if self._depth == 0 and not self._acquire_file(None if end is None else max(0.0, end - monotonic())):
@@ -121,9 +127,9 @@ class Locks:
     def __init__(self, folder: Path, writable: bool, complain: Callable[[str], None]) -> None:
         self._folder, self._writable, self._complain = folder, writable, complain
 
-    def _exclusion(self, name: str) -> Exclusion:
+    def _exclusion(self, name: str, folder: Path | None = None) -> Exclusion:
         """The lock of a file: the same one for all threads of this process."""
-        path = self._folder / name
+        path = (folder or self._folder) / name
         with _guard:
             found = _exclusions.get(path)
             if found is None:
@@ -148,12 +154,12 @@ class Locks:
 
     @contextmanager
     def device(self, identity: str, wait_s: float | None) -> Generator[bool]:
-        """Whether this thread alone measures on this host's devices of this kind."""
+        """Whether this thread alone measures on a device of this host, whatever store a process uses."""
         held = _held
-        lock = self._exclusion(device_lock_name(identity))
+        lock = self._exclusion(device_lock_name(identity), host_folder())
         name = self._folder / identity
         others = any(other != name for other in held.devices)
-        if not lock.acquire(0.0 if others else wait_s):
+        if not lock.acquire(0.0 if others else wait_s, OTHER_THREAD_S):
             yield False
             return
         held.devices.append(name)
@@ -174,6 +180,11 @@ class Locks:
             yield True
         finally:
             lock.release()
+
+
+def host_folder() -> Path:
+    """Where locks lie that all processes of a user on this host share, whatever their stores."""
+    return Path(tempfile.gettempdir()) / f"tunesmith-{os.getuid() if hasattr(os, 'getuid') else 'locks'}"
 
 
 def device_lock_name(identity: str) -> str:

@@ -112,15 +112,10 @@ def put_trials(connection: sqlite3.Connection, row: int, trials: Sequence[Trial]
 
 
 def newest(history: Iterable[Trial]) -> dict[Config, Trial]:
-    """Of each Config the last Measured, else the last Failed.
-
-    A time was really seen, while a failure may have been the machine's.
-    """
+    """The last Trial of each Config: one that was measured once and fails now does not work."""
     best: dict[Config, Trial] = {}
     for trial in history:
-        known = best.get(trial.config)
-        if known is None or isinstance(trial.outcome, Measured) or not isinstance(known.outcome, Measured):
-            best[trial.config] = trial
+        best[trial.config] = trial
     return best
 
 

@@ -80,8 +80,8 @@ class Store:
     def trials(self, key: Key) -> list[Trial]:
         """One Trial for each Config ever tried, in the order in which they were first seen.
 
-        Of a Config's Trials the newest Measured counts, else the newest Failed: a time was really seen, while a
-        failure may have been the machine's. One's own come before those of other hosts and layers.
+        Of a Config's Trials the newest counts. One's own come before those of other hosts and layers, except that
+        what was measured elsewhere counts more than an own failure.
         """
         answers = self.read(lambda connection, bad: rows.history_of(connection, key, bad))
         best = rows.newest(trial for own, history in answers if own for trial in history)

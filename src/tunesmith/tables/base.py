@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tunesmith.core.config import Config
+from tunesmith.core.device import Device
 from tunesmith.core.key import Key
+from tunesmith.core.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,12 @@ class Row:
 class Tables(Protocol):
     """One table, or several that are asked as one. Looking up reads no file and measures nothing."""
 
-    def lookup(self, key: Key) -> Row | None:
-        """The row for a Key; `None` where the table is silent."""
+    def lookup(self, key: Key, exact: Problem, device: Device) -> Row | None:
+        """The row for a call; `None` where the table is silent.
+
+        Args:
+            key: with the Problem bucketed as the kernel's author asked.
+            exact: the call's own Problem: a table that has its own rule for sizes goes by it.
+            device: with all that is known of the chip.
+        """
         ...

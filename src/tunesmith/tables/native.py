@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from tunesmith.core.config import Config
+from tunesmith.core.device import Device
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice
 from tunesmith.core.problem import Problem
@@ -58,7 +59,7 @@ class NativeTable:
     soft: Mapping[str, str] = field(default_factory=dict[str, str])
     path: Path | None = None
 
-    def lookup(self, key: Key) -> Row | None:
+    def lookup(self, key: Key, exact: Problem, device: Device) -> Row | None:
         """The row of just this kernel, device and Problem.
 
         A table is its user's explicit word: made for another source of the kernel, or under other versions, it is

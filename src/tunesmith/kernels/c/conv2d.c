@@ -32,7 +32,7 @@
 #define QV 1
 #endif
 #ifndef PB
-#define PB 8
+#define PB 4
 #endif
 #ifndef FLAT
 #define FLAT 0
