@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from functools import cached_property
+from types import FunctionType
+from typing import Any, TypeAlias, cast
 
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
-from tunesmith.core.problem import Problem
+from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.space import Space
 from tunesmith.dispatch import KeySpec, check_key_spec, check_names
-from tunesmith.errors import BadInput, NoWorkingConfig
+from tunesmith.errors import BadInput, NoWorkingConfig, unknown
+from tunesmith.fingerprint import of_function
 from tunesmith.kernel import Clock, Default, Kernel
 from tunesmith.options import Policy
+from tunesmith.search import STRATEGIES
 from tunesmith.tune import Effort
 
 SpaceLike: TypeAlias = "Space | Callable[[Problem, Device], Space]"
@@ -61,12 +67,38 @@ class Declaration:
             )
         if self.policy is not None:
             Policy.of(self.policy)
+        self._check_effort(kernel.name)
+        if not isinstance(self.space, Space) and not callable(self.space):
+            raise BadInput(f"{kernel.name}: space={self.space!r} is no Space; write Space(BLOCK=[64, 128], …)")
+        if self.default is not None and not isinstance(self.default, Config) and not callable(self.default):
+            raise BadInput(f"{kernel.name}: default={self.default!r} is no Config; write Config(BLOCK=64, …)")
         if isinstance(self.space, Space) and isinstance(self.default, Config):
             self.space.check(self.default)
 
+    def _check_effort(self, kernel: str) -> None:
+        if self.effort.strategy not in STRATEGIES:
+            raise BadInput(f"{kernel}: {unknown('strategy', self.effort.strategy, STRATEGIES)}")
+        budget_s = self.effort.budget_s
+        if budget_s is not None and not 0 < budget_s < math.inf:
+            raise BadInput(f"{kernel}: budget_s={budget_s}; good values: seconds above 0, or None for no limit")
+
+    @cached_property
+    def spec_fingerprint(self) -> str:
+        """Names what decides how a Problem is spelled beside the names themselves: buckets, and a key function."""
+        spec = self.spec
+        parts = [f"{name}:{_identified(how)}" for name, how in sorted(spec.buckets.items())]
+        if callable(spec.names):
+            parts.append(of_function(cast("FunctionType", spec.names)))
+        return "-" + hashlib.sha256("|".join(parts).encode()).hexdigest()[:8] if parts else ""
+
     def space_for(self, problem: Problem, device: Device) -> Space:
         """The Configs worth trying for a Problem on a device."""
-        return self.space if isinstance(self.space, Space) else self.space(problem, device)
+        if isinstance(self.space, Space):
+            return self.space
+        made = self.space(problem, device)
+        if not isinstance(made, Space):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadInput(f"the space function made {made!r} for {problem}; expected a Space")
+        return made
 
     def default_for(self, kernel: str, problem: Problem, device: Device) -> Config:
         """The heuristic's Config; the Space's first where there is no heuristic.
@@ -82,6 +114,8 @@ class Declaration:
                 raise NoWorkingConfig(f"{kernel}({problem}): the constraints cut every Config of the Space")
             return first
         config = self.default if isinstance(self.default, Config) else self.default(problem, device)
+        if not isinstance(config, Config):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadInput(f"{kernel}: its default function made {config!r} for {problem}; expected a Config")
         fault = space.fault(config)
         if fault is not None:
             raise BadInput(f"{kernel}: its default {config!r} is not of its own Space: {fault}")
@@ -109,3 +143,8 @@ class Declaration:
             default=None if self.default is None else held_default,
             fixed=Config({**self.fixed, **knobs}),
         )
+
+
+def _identified(how: Bucket) -> str:
+    """A way of bucketing, spelled so that another way is spelled otherwise."""
+    return of_function(cast("FunctionType", how)) if callable(how) else repr(how if isinstance(how, str) else list(how))

@@ -31,11 +31,11 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias, cast
 
-from tunesmith.core.pycode import lambda_source, normalised, reads
+from tunesmith.core.pycode import is_source_of, lambda_source, normalised, reads
 from tunesmith.errors import BadInput, FingerprintError
 
 #: packages that are named and never entered, even where the function asked about is theirs
@@ -271,7 +271,8 @@ class _Walk:
             base, *attributes = dotted
             if kind == "import":
                 self.say("import", base)
-                self._imported(base)
+                for module in _modules_named(base, attributes, function):
+                    self._imported(module)
                 continue
             try:
                 value = cells[base].cell_contents if kind == "closure" else _global(function, base)
@@ -359,6 +360,23 @@ def _methods(member: Any) -> Iterator[types.FunctionType]:
             yield part
 
 
+def _modules_named(name: str, members: Sequence[str], function: types.FunctionType) -> list[str]:
+    """The modules that an import statement may bring in: the one it names, and its members that are modules.
+
+    Raises:
+        FingerprintError: for a relative import of a function that belongs to no package.
+    """
+    if name.startswith("."):
+        package = function.__globals__.get("__package__") or ""
+        try:
+            name = resolve_name(name, package)
+        except ImportError as error:
+            raise FingerprintError(
+                f"kernel {function.__name__!r} imports {name!r}, and it can't be told what that is: {error}"
+            ) from None
+    return [name, *(f"{name}.{member}" for member in members if member != "*")]
+
+
 def _global(function: types.FunctionType, name: str) -> Any:
     if name in function.__globals__:
         return function.__globals__[name]
@@ -401,6 +419,9 @@ def _source(thing: types.FunctionType | type) -> str | None:
         if isinstance(thing, types.FunctionType) and thing.__name__ == "<lambda>":
             lines, _ = inspect.findsource(thing)  # a lambda's own lines are seldom a statement: look through the file
             return lambda_source("".join(lines), thing.__code__)
+        if isinstance(thing, types.FunctionType):  # its own code: getsource(thing) follows __wrapped__
+            text, code = inspect.getsource(thing.__code__), thing.__code__
+            return normalised(text, code.co_name) if is_source_of(text, code) else None
         return normalised(inspect.getsource(thing), thing.__name__)
     except (OSError, TypeError):
         return None

@@ -60,9 +60,7 @@ class Options:
             cache_dir=_cache_dir(environ),
             policy=cast(Track, track) if track else None,
             strict=asked == "strict-lookup",
-            store_layers=tuple(
-                Path(p).expanduser() for p in environ.get("TUNESMITH_STORE_LAYERS", "").split(os.pathsep) if p
-            ),
+            store_layers=_layers(environ),
             read_only=_flag(environ, "TUNESMITH_READ_ONLY"),
             wait_s=_number(environ, "TUNESMITH_WAIT_S", 600.0),
             budget_s=_number(environ, "TUNESMITH_BUDGET_S", None, above=True),
@@ -79,10 +77,22 @@ def usable_cores() -> int:
 def _cache_dir(environ: Mapping[str, str]) -> Path:
     asked = environ.get("TUNESMITH_CACHE_DIR")
     if asked:
-        return Path(asked).expanduser()
+        return _path("TUNESMITH_CACHE_DIR", asked)
     from platformdirs import user_cache_path  # not needed where the variable is set
 
     return user_cache_path("tunesmith", appauthor=False)
+
+
+def _layers(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    name = "TUNESMITH_STORE_LAYERS"
+    return tuple(_path(name, path) for path in environ.get(name, "").split(os.pathsep) if path)
+
+
+def _path(name: str, text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~nosuchuser
+        raise BadInput(f"{name}={text}: {error}; good values: folders") from None
 
 
 def _flag(environ: Mapping[str, str], name: str) -> bool:

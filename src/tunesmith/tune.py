@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from time import perf_counter
@@ -18,7 +18,7 @@ from tunesmith.core.space import ENUMERATED, Space
 from tunesmith.errors import BudgetEnded, Busy, NoWorkingConfig
 from tunesmith.events import Compiled, Compiling, Racing, Sampled, Started, Summary, say
 from tunesmith.kernel import Built, Clock, Command, Executable, Kernel, Run
-from tunesmith.measure.failure import all_failed, attempt
+from tunesmith.measure.failure import all_failed, attempt, is_machines
 from tunesmith.measure.inputs import Snapshot
 from tunesmith.measure.pick import Verdict, pick
 from tunesmith.measure.race import ROUNDS, Race, left_behind
@@ -90,6 +90,7 @@ class _State:
     at: str
     deadline: float | None
     trials: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
+    stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
     next_round: int = 0
     compile_s: float = 0.0
     measure_s: float = 0.0
@@ -109,8 +110,11 @@ class _State:
     def add(self, config: Config, outcome: Measured | Failed, resources: Resources, compile_s: float | None) -> None:
         self.trials[config] = Trial(config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft))
 
-    def commit(self, configs: Sequence[Config]) -> None:
-        self.store.add_trials(self.subject.key, [self.trials[c] for c in configs if c in self.trials])
+    def commit(self) -> None:
+        """Store the Trials that are new or have changed since the last time."""
+        new = [trial for config, trial in self.trials.items() if self.stored.get(config) is not trial]
+        self.store.add_trials(self.subject.key, new, replace=True)
+        self.stored.update((trial.config, trial) for trial in new)
 
 
 def search(subject: Subject, store: Store, clock: Clock, effort: Effort) -> Summary:
@@ -170,9 +174,10 @@ def _enumerate(space: Space, cut: dict[str, int]) -> list[Config] | None:
 
 
 def _believed(trial: Trial, subject: Subject) -> bool:
-    """Whether a stored Trial counts: a failure under other versions is tried again."""
-    stale_failure = isinstance(trial.outcome, Failed) and bool(subject.key.stale(trial.soft))
-    return trial.config in subject.space and not stale_failure
+    """Whether a stored Trial counts: a failure under other versions, or one of the machine's, is tried again."""
+    failed = trial.outcome if isinstance(trial.outcome, Failed) else None
+    again = failed is not None and (bool(subject.key.stale(trial.soft)) or is_machines(failed))
+    return trial.config in subject.space and not again
 
 
 def _to_time_again(known: Mapping[Config, Trial], stored: Sequence[Trial], key: Key) -> tuple[list[Config], bool]:
@@ -240,7 +245,7 @@ def _evaluate(state: _State, batch: Sequence[Config]) -> None:
             rest = [config for config in left if config not in seen]
             left = [*rest, *[c for c in _leaders(state) if c not in rest]] if rest else []
     finally:
-        state.store.add_trials(state.subject.key, state.trials.values())
+        state.commit()
 
 
 def _compile(state: _State, batch: Sequence[Config]) -> tuple[list[Executable], dict[Config, float], set[Config]]:
@@ -274,6 +279,7 @@ def _compile(state: _State, batch: Sequence[Config]) -> tuple[list[Executable], 
         if deadline is not None and perf_counter() >= deadline:
             stop.set()
     state.compile_s += perf_counter() - start
+    state.commit()
     return executables, seconds, seen
 
 
@@ -305,8 +311,12 @@ def _race(state: _State, executables: Sequence[Executable], compile_s: Mapping[C
         start = perf_counter()
         if state.deadline is not None:
             state.deadline += start - asked  # waiting is not searching
+
+        def keep(configs: Set[Config]) -> None:
+            _keep(state, race, executables, compile_s, configs)
+
         race = Race(
-            runs, state.clock, deadline=state.deadline, seed=state.effort.seed, first_round=state.next_round,
+            runs, state.clock, deadline=state.deadline, seed=state.effort.seed, first_round=state.next_round, left=keep,
             progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
         )  # fmt: skip
         state.next_round += ROUNDS
@@ -325,12 +335,25 @@ def _run(
     try:
         race.run()
     finally:
+        _keep(state, race, executables, compile_s, {executable.config for executable in executables})
         snapshot.put_back()
-        for executable in executables:
-            outcome = race.outcomes.get(executable.config)
-            if outcome is not None:
-                state.add(executable.config, outcome, executable.resources, compile_s.get(executable.config))
         state.first_error = state.first_error or next(iter(race.errors.values()), None)
+
+
+def _keep(
+    state: _State,
+    race: Race,
+    executables: Sequence[Executable],
+    compile_s: Mapping[Config, float],
+    configs: Set[Config],
+) -> None:
+    """Store what is known of some candidates: a process that dies loses no more than the samples since."""
+    outcomes = race.outcomes
+    for executable in executables:
+        config = executable.config
+        if config in configs and config in outcomes:
+            state.add(config, outcomes[config], executable.resources, compile_s.get(config))
+    state.commit()
 
 
 def _conclude(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import update_wrapper
 from pathlib import Path
+from types import MethodType
 from typing import Any, cast
 
 from tunesmith import tracks
@@ -52,6 +53,8 @@ class TunedKernel:
         self._binaries: OrderedDict[tuple[object, ...], Executable] = OrderedDict()
         self._waited: set[Key] = set()  # Keys for which a call has waited in vain: the next does not wait again
         self._spaces: dict[tuple[Problem, str], Space] = {}
+        # An Executable of just one Problem must not serve the others of its bucket: each call asks anew which one.
+        self._exact_only = kernel.per_problem and bool(declared.spec.buckets)
         self._lock = threading.Lock()
         self._searched: dict[str, set[object]] = {}
         self._searching_s = 0.0
@@ -84,6 +87,10 @@ class TunedKernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Launch the kernel with the Config that is right for these arguments."""
         return self._dispatcher.call(*args, **kwargs)  # each kernel's own class calls this directly
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        """As a method: bound to its object, like any function of a class."""
+        return self if owner is None else MethodType(self, owner)
 
     def lookup(self, *args: Any, **kwargs: Any) -> Choice | None:
         """The Choice that is known for a call, `None` if there is none. Launches and measures nothing."""
@@ -187,15 +194,24 @@ class TunedKernel:
         if made is None or failure is not None:
             assert failure is not None
             raise BadInput(f"{self.kernel.name}: make_inputs({asked}) failed: {failure.reason}") from error
-        self._check_dtypes(asked, made)
         parameters = self.kernel.signature.parameters
         for given in made:
             if given not in parameters:
                 raise BadInput(f"{self.kernel.name}: make_inputs made {unknown('argument', given, parameters)}")
+        self._check_inputs(asked, made)
         return made
 
-    def _check_dtypes(self, asked: Problem, made: Mapping[str, Any]) -> None:
-        """Refuse inputs of another dtype than was asked for: they would be tuned under a wrong name."""
+    def _check_inputs(self, asked: Problem, made: Mapping[str, Any]) -> None:
+        """Refuse inputs that are not those asked for: they would be tuned under a wrong name."""
+        try:
+            exact = self._dispatcher.problem_of(**made).exact
+        except TypeError as error:
+            raise BadInput(f"{self.kernel.name}: what make_inputs made is no call of it: {error}") from None
+        for name in asked:
+            if name in exact and exact[name] != asked[name]:
+                raise BadInput(
+                    f"{self.kernel.name}: {name}={asked[name]} was asked for, and make_inputs made {name}={exact[name]}"
+                )
         got = {name: dtype_name(value) for name, value in made.items() if is_array(value)}
         for field, dtype in asked.items():
             name, dot, last = field.rpartition(".")
@@ -227,6 +243,8 @@ class TunedKernel:
             BadInput: for a file that is not a table.
         """
         loaded = NativeTable.read(Path(table)) if isinstance(table, (str, Path)) else table
+        if not callable(getattr(loaded, "lookup", None)):
+            raise BadInput(f"{table!r} is no table; good ones: a path, or an object with lookup(key, exact, device)")
         self.tables = (loaded, *self.tables)
         with self._lock:
             self._choices.clear()
@@ -244,14 +262,14 @@ class TunedKernel:
         if choice.source == ONLY and fresh:
             return name_the_config(launch, self.kernel.name, choice.config), False
         if policy.track == "lookup" and choice.source == tracks.DEFAULT:
-            return counted(self.kernel.name, subject.key.problem, launch), True
-        return launch, choice.source != tracks.MEANWHILE
+            return counted(self.kernel.name, subject.key.problem, launch), not self._exact_only
+        return launch, choice.source != tracks.MEANWHILE and not self._exact_only
 
     def _subject(self, call: Call, *, identify: bool = True) -> Subject:
         """What a call is about. Without `identify` the Key names no source: enough for the default track."""
         kernel, declared = self.kernel, self.declared
         device = kernel.device(call.args)
-        fingerprint = kernel.fingerprint() if identify else ""
+        fingerprint = kernel.fingerprint() + declared.spec_fingerprint if identify else ""
         soft = dict(kernel.versions()) if identify else {}
         key = Key(
             declared.name_for(kernel.name), fingerprint, call.problem, device.identity, self._protocol(device),

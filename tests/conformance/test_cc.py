@@ -462,3 +462,39 @@ def test_the_documentation_runs() -> None:
     for block in blocks:
         exec(block, space)
     assert len(blocks) >= 2
+
+
+def test_headers_tell_kernels_apart_by_name_and_flags_bring_in_none(tmp_path: Path) -> None:
+    source = tmp_path / "k.c"
+    source.write_text(
+        '#include <stdint.h>\n#include "a.h"\n#include "b.h"\nvoid f(float *x, int64_t n) { x[0] = A - B; }\n'
+    )
+
+    def print_of(a: int, b: int) -> str:
+        (tmp_path / "a.h").write_text(f"#define A {a}\n")
+        (tmp_path / "b.h").write_text(f"#define B {b}\n")
+        return cc.kernel(source).fingerprint()
+
+    assert print_of(1, 2) != print_of(2, 1)
+    for flag in ("-I/tmp", "-include", "-isystem/x", "@file", "-iquote"):
+        with pytest.raises(BadInput, match="name headers in headers="):
+            cc.kernel(source, flags=[flag])
+    with pytest.raises(BadInput, match="is one string"):
+        cc.kernel(source, flags="-O3")
+
+
+def test_a_parameter_named_like_a_word_of_pythons_is_refused_by_place() -> None:
+    with pytest.raises(BadInput, match=r":1: parameter 'in' of f is a word of Python's.*in_"):
+        cc.kernel("void f(const float *in, float *out, int n) { out[0] = in[0]; }")
+
+
+def test_a_tensor_without_storage_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    kernel = cc.kernel("#include <stdint.h>\nvoid f(float *x, int64_t n) { x[0] = 1; }")
+    launch = kernel.load(Config(), Problem({}), None).launch
+    launch(torch.zeros(8), 8)
+    freed = torch.zeros(8)
+    freed.untyped_storage().resize_(0)
+
+    with pytest.raises(BadInput, match="its storage was freed"):
+        launch(freed, 8)

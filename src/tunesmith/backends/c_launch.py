@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -200,7 +201,7 @@ def _array_reader(parameter: Parameter) -> Callable[[Any], Any]:
             and not array.is_neg()
         ):
             address = array.data_ptr()
-            if not address & unaligned:
+            if address and not address & unaligned:
                 return address
         address = _checked_address(parameter, array)
         if hasattr(array, "data_ptr"):
@@ -245,6 +246,10 @@ def _checked_address(parameter: Parameter, array: Any) -> int:
     if not is_torch and not parameter.const and not array.flags.writeable:
         raise BadInput(f"argument {name!r} is read-only; expected a writable array ({parameter})")
     address: int = array.data_ptr() if is_torch else array.__array_interface__["data"][0]
+    if not address and math.prod(array.shape):
+        raise BadInput(
+            f"argument {name!r} of shape {tuple(array.shape)} has no memory behind it (its storage was freed)"
+        )
     if address % _ITEM_BYTES[dtype]:
         raise BadInput(
             f"argument {name!r} lies at an address that is no multiple of {_ITEM_BYTES[dtype]} bytes; "

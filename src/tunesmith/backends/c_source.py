@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from types import MappingProxyType
 
 from tunesmith.errors import BadInput, unknown
@@ -241,6 +242,11 @@ def _parameter(piece: str, function: str, where: str) -> Parameter:
     after = signs[signs.index("*") + 1 : -1] if stars else []
     ctype = " ".join(sign for sign in before if sign != "const")
     good = ARRAY_TYPES if stars else SCALAR_TYPES
+    if iskeyword(name):
+        raise BadInput(
+            f"{where}: parameter {name!r} of {function} is a word of Python's, and a call names its arguments: "
+            f"call it {name}_ or otherwise"
+        )
     fine = name.isidentifier() and stars <= 1 and ctype in good and set(after) <= {"const", *_RESTRICT}
     if not fine:
         raise BadInput(

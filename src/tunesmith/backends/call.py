@@ -71,6 +71,10 @@ class CallableKernel:
         version: str | None = None,
         depends: Sequence[str] = (),
     ) -> None:
+        if inspect.isgeneratorfunction(fn) or inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn):
+            raise BadInput(
+                f"{_name_of(fn)} is a generator or a coroutine: a call of it does no work that could be timed"
+            )
         self._fn, self._version, self._depends = fn, version, tuple(depends)
         self._is_jit = looks_jitted(fn)
         self._call: Callable[..., Any] = cast(Any, fn).run if self._is_jit else fn

@@ -75,6 +75,7 @@ def kernel(
     else:
         path, text = None, source
     where = str(source) if path is not None else "the C source"
+    _check_flags(flags)
     prototype = parse_prototype(text, entry, where)
     found = _included(text, path, [Path(h).expanduser().absolute() for h in headers], where)
     made = CKernel(
@@ -89,6 +90,15 @@ def kernel(
     )
     made.check_declaration(where)
     return made
+
+
+def _check_flags(flags: Sequence[str]) -> None:
+    """Refuse flags that bring in files: a change of theirs would go unnoticed."""
+    if isinstance(flags, str):
+        raise BadInput(f"flags={flags!r} is one string; give a list: flags=[{flags!r}]")
+    for flag in flags:
+        if re.match(r"(-I|-i(nclude|macros|quote|system|dirafter|prefix|sysroot)|--include|-B|-specs|@)", flag):
+            raise BadInput(f"flag {flag!r} brings in files whose changes would go unnoticed; name headers in headers=")
 
 
 def _included(text: str, path: Path | None, given: Sequence[Path], where: str) -> dict[Path, str]:
@@ -196,7 +206,7 @@ class CKernel:
 
         shapes = {array: [spelled(size) for size in shape] for array, shape in sorted(self.shapes.items())}
         work = None if self.work is None else spelled(self.work)
-        headers = sorted(normalised(text) for text in self.headers.values())
+        headers = [[path.name, normalised(text)] for path, text in self.headers.items()]
         return _digest(
             "tunesmith-c-kernel/1", normalised(self.text), headers, str(self.prototype), shapes, work, list(self.flags)
         )

@@ -124,6 +124,8 @@ def powers_of_two(low: int, high: int) -> Axis:
 
 def integers(low: int, high: int, step: int = 1) -> Axis:
     """`low, low + step, …` up to and including `high`."""
+    if not all(type(n) is int for n in (low, high, step)):
+        raise SpaceError(f"integers({low!r}, {high!r}, {step!r}): needs integers")
     if step < 1 or low > high:
         raise SpaceError(f"integers({low}, {high}, {step}) is empty: needs low <= high and step >= 1")
     return Axis(range(low, high + 1, step), ordered=True)
@@ -152,14 +154,18 @@ def axis_of(name: str, values: Iterable[object], ordered: bool | None = None) ->
     Raises:
         SpaceError: for an empty list, a value twice, or what is no list.
     """
+    if isinstance(values, range) and values and ordered is not False:
+        return Axis(values, ordered=True)  # lazy: a million values are no list
     if isinstance(values, str) or not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SpaceError(f"axis {name!r} is {values!r}: give a list of values")
     knobs = tuple(Config({name: value})[name] for value in values)
     if not knobs:
         raise SpaceError(f"axis {name!r} has no values")
-    texts = [Config({name: value}).text for value in knobs]
-    for i, text in enumerate(texts):
-        if text in texts[:i]:
-            raise SpaceError(f"axis {name!r} lists {knobs[i]!r} twice")
+    seen: set[str] = set()
+    for value in knobs:
+        text = Config({name: value}).text
+        if text in seen:
+            raise SpaceError(f"axis {name!r} lists {value!r} twice")
+        seen.add(text)
     numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in knobs)
     return Axis(knobs, numbers if ordered is None else ordered)

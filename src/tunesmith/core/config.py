@@ -110,6 +110,8 @@ def _knob_name(name: object) -> str:
 
 def _knob_value(name: object, value: object) -> KnobValue:
     if value is None or isinstance(value, (bool, str)):
+        if isinstance(value, str) and any("\ud800" <= sign <= "\udfff" for sign in value):
+            raise BadInput(f"knob {name!r} is {value!r}: half of a surrogate pair is no text")
         return value
     if isinstance(value, int):
         return int(value)

@@ -19,6 +19,8 @@ DTYPES = (
     "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool", "complex64", "complex128",
 )  # fmt: skip
 
+#: digits of the longest integer that is read: far beyond any size, and short enough for Python's own limit
+LONGEST_INT = 100
 #: text that means a number, a truth value or nothing, so that a string of this form must be quoted
 _INT = re.compile(r"[+-]?\d+\Z")
 _FLOAT = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?\Z")
@@ -127,6 +129,8 @@ def read_value(text: str) -> FieldValue:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if _INT.match(text):
+        if len(text) > LONGEST_INT:
+            raise ProblemError(f"{text[:20]}… has {len(text)} digits; good values: integers of at most {LONGEST_INT}")
         return int(text)
     return float(text) if _FLOAT.match(text) else text
 
@@ -156,6 +160,8 @@ def _field_value(name: object, value: object) -> FieldValue:
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
+        if abs(value) >= 10**LONGEST_INT:
+            raise ProblemError(f"field {name!r} is an integer of more than {LONGEST_INT} digits")
         return int(value)
     if isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):

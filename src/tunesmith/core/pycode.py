@@ -1,9 +1,11 @@
 """What a Python function's code says: the names it takes from outside, and its source less what does not count."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import dis
+import functools
 import io
 import re
 import sys
@@ -11,7 +13,7 @@ import tokenize
 import types
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 #: how a name is found, and the name with the attributes that are read of it: ("global", ("helpers", "scale"))
 Read: TypeAlias = "tuple[Literal['global', 'closure', 'import'], tuple[str, ...]]"
@@ -19,6 +21,10 @@ Read: TypeAlias = "tuple[Literal['global', 'closure', 'import'], tuple[str, ...]
 _GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _CLOSURE = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD"}
+#: what `from __future__ import …` changes in how a text is compiled
+_FUTURE = functools.reduce(
+    int.__or__, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
 
 
 def reads(code: types.CodeType, bound: frozenset[str] = frozenset()) -> Iterator[Read]:
@@ -30,9 +36,12 @@ def reads(code: types.CodeType, bound: frozenset[str] = frozenset()) -> Iterator
     """
     found: list[tuple[str, list[str]]] = []
     growing: list[str] | None = None  # the chain that an attribute would continue
+    pushed: list[object] = [0, None]  # the latest constants: before an import, its level and the names it takes
     for step in dis.get_instructions(code):
         if step.opname == "EXTENDED_ARG":
             continue
+        if step.opname.startswith("LOAD_") and (step.opname == "LOAD_CONST" or "INT" in step.opname):
+            pushed = [pushed[-1], step.argval]
         if step.opname in _ATTRIBUTE and growing is not None:
             growing.append(str(step.argval))
             continue
@@ -44,7 +53,10 @@ def reads(code: types.CodeType, bound: frozenset[str] = frozenset()) -> Iterator
             growing = [str(step.argval)]
             found.append(("closure", growing))
         elif step.opname == "IMPORT_NAME":
-            found.append(("import", [str(step.argval)]))
+            level, members = pushed
+            dots = "." * level if isinstance(level, int) else ""
+            taken = cast("tuple[str, ...]", members) if isinstance(members, tuple) else ()
+            found.append(("import", [dots + str(step.argval), *taken]))
     for kind, chain in found:
         yield ("global" if kind == "global" else "closure" if kind == "closure" else "import"), tuple(chain)
     for const in code.co_consts:
@@ -100,6 +112,36 @@ def normalised(text: str, name: str) -> str | None:
         if row not in dropped and (line or row in within):
             kept.append(line)
     return "\n".join(kept)
+
+
+def is_source_of(text: str, code: types.CodeType) -> bool:
+    """Whether a definition's text is what the code was made from: its file may have been edited since.
+
+    Told by parameters, names and constants, which a change of any consequence changes.
+    """
+    indented = text[:1] in " \t"
+    try:
+        whole = f"if True:\n{text}" if indented else text
+        module = compile(whole, "<source>", "exec", flags=code.co_flags & _FUTURE, dont_inherit=True)
+    except SyntaxError:
+        return True  # a piece that can't stand alone: nothing can be told
+    candidates = [c for c in _codes(module) if c.co_name == code.co_name]
+    return not candidates or any(_essence(candidate) == _essence(code) for candidate in candidates)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield const
+            yield from _codes(const)
+
+
+def _essence(code: types.CodeType) -> object:
+    """What does not depend on where a function is defined: a closure's variable is a global to a text on its own."""
+    plain = sorted({repr(const) for const in code.co_consts if not isinstance(const, types.CodeType)})
+    names = sorted({*code.co_names, *code.co_freevars, *code.co_cellvars, *code.co_varnames})
+    inner = [_essence(const) for const in code.co_consts if isinstance(const, types.CodeType)]
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], plain, names, inner
 
 
 def _docstring_rows(node: ast.AST) -> set[int]:

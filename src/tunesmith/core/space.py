@@ -37,9 +37,19 @@ class Constraint:
         return cls(holds, reason, None if names == ("config",) else names)
 
     def __call__(self, knobs: Mapping[str, KnobValue]) -> bool:
-        if self.knobs is None:
-            return bool(self.holds(knobs if isinstance(knobs, Config) else Config(knobs)))
-        return bool(self.holds(*[knobs[name] for name in self.knobs]))
+        """Whether a Config is legal.
+
+        Raises:
+            SpaceError: when the function fails, or reads a knob that the Config does not have.
+        """
+        try:
+            if self.knobs is None:
+                return bool(self.holds(knobs if isinstance(knobs, Config) else Config(knobs)))
+            return bool(self.holds(*[knobs[name] for name in self.knobs]))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            raise SpaceError(
+                f"constraint {self.reason!r} fails for {Config(knobs)!r}: {type(error).__name__}: {error}"
+            ) from error
 
 
 #: A Space of more points than this is never enumerated unasked: it takes seconds of constraint calls.

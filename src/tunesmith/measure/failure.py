@@ -38,6 +38,15 @@ def failed(stage: Stage, error: BaseException) -> Failed:
     return Failed(stage, one_line(error), detail)
 
 
+#: how failures begin, or what they say, that are the machine's at the time and not the Config's
+_MACHINES = ("MemoryError", "OSError", "No space left", "killed by", "ran past", "Cannot allocate", "disk full")
+
+
+def is_machines(failure: Failed) -> bool:
+    """Whether the machine may be to blame (memory, disk, load): such a failure is tried again by the next search."""
+    return failure.stage == "timeout" or any(sign in failure.reason for sign in _MACHINES)
+
+
 def one_line(error: BaseException) -> str:
     """`RuntimeError: pass pipeline failed`; with need and limit where an out-of-resources error carries them."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

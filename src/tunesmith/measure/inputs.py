@@ -26,7 +26,7 @@ class Snapshot:
                 array = arguments[name]
                 if array is not None and id(array) not in seen:
                     seen.add(id(array))
-                    kept.append((array, _copy(name, array)))
+                    kept.append(_copied(name, array))
 
     @property
     def before_launch(self) -> Callable[[], None] | None:
@@ -45,13 +45,26 @@ class Snapshot:
             _write(array, original)
 
 
-def _copy(name: str, array: Any) -> Any:
-    for method in ("clone", "copy"):  # torch, numpy
-        if hasattr(array, method) and hasattr(array, "dtype"):
-            return getattr(array, method)()
-    raise BadInput(
-        f"argument {name!r} is listed in restore_value or reset_to_zero and is {type(array).__name__}, not an array"
-    )
+def _copied(name: str, array: Any) -> tuple[Any, Any]:
+    """(what is written to, its content now).
+
+    Raises:
+        BadInput: naming the argument, for what is no array or can't be written.
+    """
+    if not hasattr(array, "dtype") or not (hasattr(array, "clone") or hasattr(array, "flags")):
+        raise _refused(name, f"{type(array).__name__}, not an array")
+    if hasattr(array, "clone"):  # torch; a parameter is written beside its autograd history
+        array = array.detach()
+        if any(stride == 0 and size > 1 for stride, size in zip(array.stride(), array.shape, strict=True)):
+            raise _refused(name, "an expanded tensor, whose elements share memory")
+        return array, array.clone()
+    if not hasattr(array, "__setitem__") or not array.flags.writeable:
+        raise _refused(name, "read-only")
+    return array, array.copy()
+
+
+def _refused(name: str, what: str) -> BadInput:
+    return BadInput(f"argument {name!r} is listed in restore_value or reset_to_zero and is {what}")
 
 
 def _write(array: Any, value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from time import perf_counter
 
@@ -34,6 +34,7 @@ class Race:
         deadline: `perf_counter` time after which no new sample is begun, `None` for no limit.
         progress: called after every sample with (config, fastest config, its median in seconds, round).
         first_round: what the first round is called; no two races of one search share a round.
+        left: called after a round with the candidates that leave, and after the first with all.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class Race:
         progress: Callable[[Config, Config, float, int], None] | None = None,
         seed: int = 0,
         first_round: int = 0,
+        left: Callable[[Set[Config]], None] | None = None,
     ) -> None:
+        self._tell = left
         self._clock, self._deadline, self._progress, self._first = clock, deadline, progress, first_round
         self._rng = random.Random(seed)
         self._runs = {run.config: run for run in runs}
@@ -70,7 +73,11 @@ class Race:
                 if self._deadline is not None and perf_counter() >= self._deadline:
                     return
                 self._time(config, number, place)
-            alive = self._left(alive, number + 1)
+            staying = self._left(alive, number + 1)
+            leaving = set(alive) if number == 0 else set(alive) - set(staying)
+            if self._tell is not None and leaving:
+                self._tell(leaving)
+            alive = staying
 
     def _time(self, config: Config, number: int, place: int) -> None:
         sample, failure, error = attempt("launch", lambda: self._clock.sample(self._runs[config]))

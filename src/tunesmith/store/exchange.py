@@ -167,7 +167,7 @@ def _add(connection: Connection, entries: Sequence[Entry]) -> dict[str, int]:
         row = rows.put_key(connection, entry.key, time.time())
         here = {text for (text,) in connection.execute("SELECT data FROM trials WHERE key = ?", (row,)).fetchall()}
         new = [trial for trial in entry.history if rows.trial_text(trial) not in here]
-        rows.put_trials(connection, row, new)
+        rows.put_trials(connection, row, new, replace=False)
         chosen = connection.execute("SELECT 1 FROM choices WHERE key = ?", (row,)).fetchone() is not None
         if entry.choice is not None and not chosen:
             rows.put_choice(connection, row, entry.choice)

@@ -102,8 +102,11 @@ def trial_text(trial: Trial) -> str:
     return to_json(trial_to_data(trial))
 
 
-def put_trials(connection: sqlite3.Connection, row: int, trials: Sequence[Trial]) -> None:
-    """Append Trials to a Key's history. Untried ones do not belong there."""
+def put_trials(connection: sqlite3.Connection, row: int, trials: Sequence[Trial], replace: bool) -> None:
+    """Append Trials to a Key's history, or `replace` those of the same Config and moment. Untried ones don't belong."""
+    if replace:
+        gone = [(row, to_json(dict(t.config)), t.at) for t in trials]
+        connection.executemany("DELETE FROM trials WHERE key = ? AND config = ? AND at = ?", gone)
     values = [
         (row, "measured" if isinstance(t.outcome, Measured) else "failed", to_json(dict(t.config)), t.at, trial_text(t))
         for t in trials

@@ -121,11 +121,15 @@ class Store:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def add_trials(self, key: Key, trials: Iterable[Trial]) -> None:
-        """Append Trials; when this returns they are committed. Untried ones are left out: nothing is known of them."""
+    def add_trials(self, key: Key, trials: Iterable[Trial], *, replace: bool = False) -> None:
+        """Append Trials; when this returns they are committed. Untried ones are left out: nothing is known of them.
+
+        Args:
+            replace: a Trial of the same Config and the same `at` is the same one, of which more is known now.
+        """
         new = [trial for trial in trials if not isinstance(trial.outcome, Untried)]
         if new:
-            self._write(lambda c: rows.put_trials(c, rows.put_key(c, key, time.time()), new))
+            self._write(lambda c: rows.put_trials(c, rows.put_key(c, key, time.time()), new, replace))
 
     def put_choice(self, key: Key, choice: Choice, soft: Mapping[str, str]) -> None:
         """Set a Key's Choice, found under these versions."""

@@ -78,6 +78,8 @@ def gc(store: Store, older_than_days: float, now: float) -> dict[str, int]:
         raise BadInput(f"older than {older_than_days} days; good values: a number of at least 0")
     if store.uncached is not None:
         raise StoreError(f"the store cannot be cleaned up: {store.path}: {store.uncached}")
+    if store.folder.exists() and not store.folder.is_dir():
+        raise StoreError(f"the store cannot be cleaned up: {store.folder} is a file, not a folder")
     before, dropped = now - older_than_days * DAY_S, {"keys": 0, "choices": 0, "trials": 0}
     size = _size(store.path)
     try:
