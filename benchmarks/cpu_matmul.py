@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 from _results import version, write
@@ -27,6 +27,8 @@ from _results import version, write
 ROUNDS, FEW_ROUNDS = 21, 5
 #: a timed stretch is as many calls as take this long
 STRETCH_S = 5e-3
+#: before it: until OpenBLAS has stopped spinning for work (some 25 ms), which takes a core from whoever is next
+PAUSE_S = 0.06
 SOFTMAX = ("rows=4096,n=1024", "rows=512,n=32000", "rows=16384,n=128")
 #: few channels, where numpy's copies of the windows cost the most
 CONV = ("N=1,C=3,H=226,W=226,K=16,R=7,S=7", "N=1,C=1,H=512,W=512,K=8,R=5,S=5", "N=4,C=3,H=128,W=128,K=16,R=5,S=5")
@@ -61,6 +63,8 @@ def side_by_side(contenders: Contenders, rounds: int, rng: random.Random) -> dic
     for _ in range(rounds):
         for name in rng.sample(list(contenders), len(contenders)):
             call, n = contenders[name], calls[name]
+            sleep(PAUSE_S)
+            call()
             start = perf_counter()
             for _ in range(n):
                 call()
@@ -110,13 +114,16 @@ def measure(threads: int) -> list[dict[str, Any]]:
     """Every row for one number of threads, in this process."""
     import tunesmith
     from tunesmith.kernels import shipped
+    from tunesmith.options import usable_cores
 
     rng, rows = random.Random(0), list[dict[str, Any]]()
     problems = (
         [("matmul", p) for p in MATMUL] + [("softmax", p) for p in SOFTMAX] + [("conv2d", p) for p in CONV + CONV_DEEP]
     )
     for name, problem in problems:
-        kernel = shipped()[name].fix(threads=threads)
+        kernel = shipped()[name]
+        if threads < usable_cores():  # with all cores, the number of threads is a knob like the others
+            kernel = kernel.fix(threads=threads)
         inputs = kernel.inputs(problem)
         start = perf_counter()
         summary = kernel.tune(**inputs)
@@ -222,7 +229,8 @@ def main() -> None:
     path = write(
         "cpu_matmul", "cpu",
         protocol=f"{ROUNDS} rounds ({FEW_ROUNDS} against the plain loop), each contender once a round in random order; "
-        f"a sample is the mean of as many calls as take {STRETCH_S * 1e3:g} ms; ratios of speeds: geometric means of "
+        f"a sample is the mean of as many calls as take {STRETCH_S * 1e3:g} ms, after a pause of {PAUSE_S * 1e3:g} ms "
+        "and a call that is not timed; ratios of speeds: geometric means of "
         "the paired ratios, 95 % intervals by Student's t; numpy's threads as many as the kernel's; normal inputs",
         command="python benchmarks/cpu_matmul.py",
         rows=rows, summary=summary, versions={"numpy": version("numpy"), "cc": compiler()},

@@ -486,3 +486,13 @@ def test_version(run: Run) -> None:
     ended = run("--version")
     assert ended.code == 0
     assert ended.out.startswith("tunesmith ")
+
+
+def test_a_problem_whose_inputs_cannot_be_made_does_not_lose_the_others(run: Run, tmp_path: Path) -> None:
+    good, bad = "N=1,C=1,H=4,W=4,K=1,R=2,S=2", "N=1,C=1,H=2,W=2,K=1,R=3,S=3"
+    ended = run("tune", "conv2d", "--fix", "VEC=8", "--fix", "KB=8", "--problem", good, "--problem", bad, "--json")
+
+    assert ended.code == 2
+    assert [bool(result["error"]) for result in ended.document["results"]] == [False, True]
+    assert "does not fit an image" in ended.err
+    assert run("store", "export", tmp_path / "known.json", "--json").document["format"] == "tunesmith-store-export/1"

@@ -63,11 +63,11 @@ def gc(
 
 
 @app.command()
-def export(file: Annotated[Path, typer.Argument(help="The JSON file to write.")]) -> None:
+def export(file: Annotated[Path, typer.Argument(help="The JSON file to write.")], json: AsJson = False) -> None:
     """Write everything that is known to one JSON file, for another machine's `store merge`."""
     from tunesmith.store import default_store
 
-    _report("store-export", f"wrote {file}:", default_store().export(file), as_json=False)
+    _report("store-export", f"wrote {file}:", default_store().export(file), json)
 
 
 @app.command()

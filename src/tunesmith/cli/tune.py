@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from tunesmith.cli.output import GOOD, INTERRUPTED, NO, AsJson, answers_only, note, print_json
+from tunesmith.cli.output import GOOD, INTERRUPTED, NO, USAGE, AsJson, answers_only, note, print_json
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, rows_of_others, wanted
 from tunesmith.cli.target import TargetArgument, find_target
 from tunesmith.core.problem import Problem, read_value
@@ -98,6 +98,7 @@ class _Result:
     problem: Problem
     summary: Summary | None
     error: str = ""
+    bad: bool = False  # the fault is the user's
 
 
 @dataclass
@@ -118,7 +119,14 @@ class _Session:
 
         with Progress(total=len(self.problems)) as progress:
             for problem in self.problems:
-                arguments = self.kernel.inputs(problem)
+                try:
+                    arguments = self.kernel.inputs(problem)
+                except BadInput as error:
+                    if len(self.problems) == 1:
+                        raise
+                    self.results.append(_Result(problem, None, str(error), bad=True))
+                    self._show(self.results[-1])
+                    continue
                 try:
                     result = self._search(problem, arguments, progress)
                 except KeyboardInterrupt:
@@ -134,6 +142,8 @@ class _Session:
             print_results([(r.problem, r.summary, r.error) for r in self.results])
         if self.interrupted is not None:
             return INTERRUPTED
+        if any(result.bad for result in self.results):
+            return USAGE
         return NO if any(result.error for result in self.results) else GOOD
 
     def _search(self, problem: Problem, arguments: Mapping[str, Any], progress: Progress) -> _Result:
