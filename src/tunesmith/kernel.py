@@ -124,6 +124,17 @@ class Kernel(Protocol):
         """
         ...
 
+    def for_call(self, args: Sequence[Any]) -> Kernel:
+        """This kernel as one call needs it compiled: `compile_job` and `load` are asked of what this returns.
+
+        A language that compiles for the types of a call's arguments returns a Kernel that knows them (and keeps no
+        argument alive); any other returns itself. Two that are equal share their binaries, so it can be a key.
+
+        Args:
+            args: by position, in the order of the signature, defaults filled in.
+        """
+        ...
+
     def dtypes(self) -> Mapping[str, Sequence[str]]:
         """For each array argument that takes only some dtypes, their names; the usual one first."""
         ...

@@ -276,7 +276,8 @@ class TunedKernel:
             environment=tuple(sorted(kernel.environment().items())), soft=soft,
         )  # fmt: skip
         space = self._space_for(call.exact, device)
-        return Subject(kernel, key, call.exact, space, device, call.args, declared.restore, declared.zero)
+        compiled = kernel.for_call(call.args)
+        return Subject(compiled, key, call.exact, space, device, call.args, declared.restore, declared.zero)
 
     def _space_for(self, problem: Problem, device: Device) -> Space:
         """The Space, which a function of the author's makes once for each Problem and device."""
@@ -350,6 +351,7 @@ class TunedKernel:
     def _binary(self, choice: Choice, subject: Subject, call: Call) -> tuple[Executable, bool]:
         """The compiled Config for a call's specialisation, and whether it was made just now."""
         name = (
+            subject.kernel,  # as this call needs it compiled
             choice.config,
             call.exact if self.kernel.per_problem else None,
             call.specialisation,
@@ -367,7 +369,7 @@ class TunedKernel:
         return executable, True
 
     def _compile(self, choice: Choice, subject: Subject) -> Executable:
-        kernel, config = self.kernel, choice.config
+        kernel, config = subject.kernel, choice.config
         job = kernel.compile_job(config, subject.exact, subject.device)
         built = next(iter(compile_all([(config, job)], 1)))[1]
         if isinstance(built, Failed):

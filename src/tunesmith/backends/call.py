@@ -131,6 +131,9 @@ class CallableKernel:
     def versions(self) -> Mapping[str, str]:
         return fingerprint.versions(self._depends)
 
+    def for_call(self, args: Sequence[Any]) -> CallableKernel:
+        return self
+
     def device(self, args: Sequence[Any]) -> Device:
         return device_of(dict(zip(self.signature.parameters, args, strict=False)))
 
@@ -300,6 +303,9 @@ class BuiltKernel:
 
     def versions(self) -> Mapping[str, str]:
         return fingerprint.versions(self._depends)
+
+    def for_call(self, args: Sequence[Any]) -> BuiltKernel:
+        return self
 
     def device(self, args: Sequence[Any]) -> Device:
         return device_of(dict(zip(self.signature.parameters, args, strict=False)))
