@@ -16,8 +16,10 @@ import pytest
 from tests.fakes import ScriptedClock, fresh_process
 
 import tunesmith
-from tunesmith import Config, Problem, Space, TunedKernel, autotune
+from tunesmith import Config, Problem, Space, TunedKernel, autotune, known_device
 from tunesmith.errors import BadInput, LookupMiss, TunesmithWarning
+from tunesmith.tables import NativeTable
+from tunesmith.tables.native import Entry
 
 F32, F16 = np.ones(4, np.float32), np.ones(4, np.float16)
 
@@ -147,6 +149,8 @@ def k{i}(x, n, *, BLOCK):
 '''
         for i in range(50)
     )
+    table = tmp_path / "k7.json"
+    NativeTable("k7", known_device("NVIDIA H200").identity, {Problem({"n": 4}): Entry(Config(BLOCK=2))}).write(table)
     script = f"""
 import time, inspect, pickle
 start = time.perf_counter()
@@ -156,6 +160,21 @@ assert pickle.loads(pickle.dumps(k7)) is k7
 assert list(inspect.signature(k7).parameters) == ["x", "n"]
 assert k7.__doc__ == "Kernel 7."
 assert list(k7.space) == [Config(BLOCK=1), Config(BLOCK=2)]
+k7.use_table({str(table)!r})
+
+class Gpu:
+    type, index = "cuda", 0
+    def __str__(self): return "cuda:0"
+
+class Tensor:
+    dtype, shape, device = "torch.float32", (4,), Gpu()
+
+try:
+    k7(Tensor(), 4)
+except tunesmith.errors.MissingEngine as error:
+    assert str(error).endswith("pip install 'tunesmith[torch]'"), error
+else:
+    raise AssertionError("a GPU kernel ran without a GPU")
 heavy = {{"numpy", "torch", "triton", "ray"}} & set(sys.modules)
 assert not heavy, heavy
 """

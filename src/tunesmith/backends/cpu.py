@@ -106,7 +106,12 @@ def _cuda(index: int) -> Device:
     arch = re.sub(":.*", "", found.gcnArchName) if hip else f"sm_{found.major}{found.minor}"
     known = next((d for d in known_devices() if d.name == found.name and d.arch == arch), None)
     if known is not None:
-        return replace(known, units=found.multi_processor_count)
+        return replace(known, units=found.multi_processor_count, uid=str(index))
     return Device(
-        "hip" if hip else "cuda", found.name, arch, found.multi_processor_count, memory_bytes=found.total_memory
+        "hip" if hip else "cuda",
+        found.name,
+        arch,
+        found.multi_processor_count,
+        uid=str(index),
+        memory_bytes=found.total_memory,
     )
