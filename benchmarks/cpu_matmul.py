@@ -24,11 +24,12 @@ from typing import Any
 from _results import version, write
 
 #: rounds of side-by-side timing; of the plain loop, which takes a second, fewer
-ROUNDS, FEW_ROUNDS = 21, 5
+ROUNDS, FEW_ROUNDS = 15, 5
 #: a timed stretch is as many calls as take this long
 STRETCH_S = 5e-3
-#: before it: until OpenBLAS has stopped spinning for work (some 25 ms), which takes a core from whoever is next
-PAUSE_S = 0.06
+#: before it, where OpenBLAS has threads: until they have stopped spinning for work, which takes a core from whoever is
+#: next (ours at 1024³ on two threads, after numpy: 20 ms when 60 ms have passed, 10.3 ms when 200 ms have)
+PAUSE_S = 0.25
 SOFTMAX = ("rows=4096,n=1024", "rows=512,n=32000", "rows=16384,n=128")
 #: few channels, where numpy's copies of the windows cost the most
 CONV = ("N=1,C=3,H=226,W=226,K=16,R=7,S=7", "N=1,C=1,H=512,W=512,K=8,R=5,S=5", "N=4,C=3,H=128,W=128,K=16,R=5,S=5")
@@ -51,7 +52,9 @@ void naive(const float *a, const float *b, float *c, int64_t M, int64_t N, int64
 Contenders = Mapping[str, Callable[[], Any]]
 
 
-def side_by_side(contenders: Contenders, rounds: int, rng: random.Random) -> dict[str, list[float]]:
+def side_by_side(
+    contenders: Contenders, rounds: int, rng: random.Random, pause_s: float = 0.0
+) -> dict[str, list[float]]:
     """Seconds of one call for each contender and round, in random order within a round."""
     calls: dict[str, int] = {}
     for name, call in contenders.items():
@@ -63,7 +66,7 @@ def side_by_side(contenders: Contenders, rounds: int, rng: random.Random) -> dic
     for _ in range(rounds):
         for name in rng.sample(list(contenders), len(contenders)):
             call, n = contenders[name], calls[name]
-            sleep(PAUSE_S)
+            sleep(pause_s)
             call()
             start = perf_counter()
             for _ in range(n):
@@ -138,7 +141,7 @@ def measure(threads: int) -> list[dict[str, Any]]:
                 "middle": lambda k=at_middle, x=inputs: k(**x),
                 **numpy_peer(name, inputs),
             }
-            samples = side_by_side(contenders, ROUNDS, rng)
+            samples = side_by_side(contenders, ROUNDS, rng, PAUSE_S if threads > 1 else 0.0)
         rows.append(row(name, problem, threads, samples, summary, tune_s))
         print(*(f"{key}={value}" for key, value in rows[-1].items() if key != "samples_s"), file=sys.stderr, flush=True)
         if threads == 1 and (name, problem) == ("matmul", MATMUL[0]):
@@ -229,8 +232,8 @@ def main() -> None:
     path = write(
         "cpu_matmul", "cpu",
         protocol=f"{ROUNDS} rounds ({FEW_ROUNDS} against the plain loop), each contender once a round in random order; "
-        f"a sample is the mean of as many calls as take {STRETCH_S * 1e3:g} ms, after a pause of {PAUSE_S * 1e3:g} ms "
-        "and a call that is not timed; ratios of speeds: geometric means of "
+        f"a sample is the mean of as many calls as take {STRETCH_S * 1e3:g} ms, after a call that is not timed "
+        f"and, where numpy has threads, a pause of {PAUSE_S * 1e3:g} ms before it; ratios of speeds: geometric mean of "
         "the paired ratios, 95 % intervals by Student's t; numpy's threads as many as the kernel's; normal inputs",
         command="python benchmarks/cpu_matmul.py",
         rows=rows, summary=summary, versions={"numpy": version("numpy"), "cc": compiler()},
