@@ -36,7 +36,42 @@ class CallExecutable:
     resources: Resources = field(default_factory=Resources)
 
 
-class CallableKernel:
+class _InPython:
+    """What kernels written in Python share: they are compiled by nobody, and identified by their source."""
+
+    backend = "callable"
+    specialised = Specialised()
+
+    def __init__(
+        self, source: Callable[..., Any], signature: inspect.Signature, version: str | None, depends: Sequence[str]
+    ) -> None:
+        self._source, self._version, self._depends = source, version, tuple(depends)
+        self.signature = signature
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint.of_function(self._source, version=self._version)
+
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    def versions(self) -> Mapping[str, str]:
+        return fingerprint.versions(self._depends)
+
+    def device(self, args: Sequence[Any]) -> Device:
+        return device_of(dict(zip(self.signature.parameters, args, strict=False)))
+
+    def dtypes(self) -> Mapping[str, Sequence[str]]:
+        return {}
+
+    def compile_job(self, config: Config, problem: Problem, device: Device) -> None:
+        return None
+
+
+class CallableKernel(_InPython):
     """A callable whose knobs are keyword arguments.
 
     >>> def scale(x, a, *, unroll): return [a * v for v in x]
@@ -58,8 +93,6 @@ class CallableKernel:
         BadInput: for a knob that it does not take, and for a signature that can't be called by position.
     """
 
-    backend = "callable"
-    specialised = Specialised()
     per_problem = False
 
     def __init__(
@@ -75,14 +108,13 @@ class CallableKernel:
             raise BadInput(
                 f"{_name_of(fn)} is a generator or a coroutine: a call of it does no work that could be timed"
             )
-        self._fn, self._version, self._depends = fn, version, tuple(depends)
         self._is_jit = looks_jitted(fn)
         self._call: Callable[..., Any] = cast(Any, fn).run if self._is_jit else fn
         self.name = name or _name_of(fn)
         self._whole = _jit_signature(fn) if self._is_jit else _signature_of(fn, self.name)
         self._takes_any = self._is_jit or any(p.kind is p.VAR_KEYWORD for p in self._whole.parameters.values())
         self._knobs = self._default_knobs() if knobs is None else self._checked_knobs(knobs)
-        self.signature = self._runtime_signature()
+        super().__init__(fn, self._runtime_signature(), version, depends)
 
     def _default_knobs(self) -> frozenset[str]:
         found = self._whole.parameters.values()
@@ -118,30 +150,8 @@ class CallableKernel:
     def knobs(self) -> frozenset[str] | None:
         return None if self._takes_any else self._knobs
 
-    @cached_property
-    def _fingerprint(self) -> str:
-        return fingerprint.of_function(self._fn, version=self._version)
-
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    def environment(self) -> Mapping[str, str]:
-        return {}
-
-    def versions(self) -> Mapping[str, str]:
-        return fingerprint.versions(self._depends)
-
     def for_call(self, args: Sequence[Any]) -> CallableKernel:
         return self
-
-    def device(self, args: Sequence[Any]) -> Device:
-        return device_of(dict(zip(self.signature.parameters, args, strict=False)))
-
-    def dtypes(self) -> Mapping[str, Sequence[str]]:
-        return {}
-
-    def compile_job(self, config: Config, problem: Problem, device: Device) -> None:
-        return None
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> CallExecutable:
         """Set the knobs.
@@ -260,11 +270,9 @@ class _Build:
         self.executable: CallExecutable | None = None
 
 
-class BuiltKernel:
+class BuiltKernel(_InPython):
     """See `built`."""
 
-    backend = "callable"
-    specialised = Specialised()
     per_problem = True
 
     def __init__(
@@ -276,9 +284,8 @@ class BuiltKernel:
         version: str | None,
         depends: Sequence[str],
     ) -> None:
-        self._build, self._version, self._depends = build, version, tuple(depends)
-        self.name = name or _name_of(build)
-        self.signature = signature
+        super().__init__(build, signature, version, depends)
+        self._build, self.name = build, name or _name_of(build)
         parameters = list(_signature_of(build, self.name).parameters.values())
         if not parameters or parameters[0].kind not in _POSITIONAL:
             raise BadInput(f"{self.name} must take the Problem first: build(problem, **knobs)")
@@ -291,30 +298,8 @@ class BuiltKernel:
     def knobs(self) -> frozenset[str] | None:
         return None if self._takes_any else frozenset(p.name for p in self._parameters)
 
-    @cached_property
-    def _fingerprint(self) -> str:
-        return fingerprint.of_function(self._build, version=self._version)
-
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-    def environment(self) -> Mapping[str, str]:
-        return {}
-
-    def versions(self) -> Mapping[str, str]:
-        return fingerprint.versions(self._depends)
-
     def for_call(self, args: Sequence[Any]) -> BuiltKernel:
         return self
-
-    def device(self, args: Sequence[Any]) -> Device:
-        return device_of(dict(zip(self.signature.parameters, args, strict=False)))
-
-    def dtypes(self) -> Mapping[str, Sequence[str]]:
-        return {}
-
-    def compile_job(self, config: Config, problem: Problem, device: Device) -> None:
-        return None
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> CallExecutable:
         """Build a Config for a Problem, or take what was built before. What `build` raises passes through.
