@@ -52,6 +52,13 @@ def test_a_bad_value_is_refused_by_name(bad: object) -> None:
         Config(x=bad)
 
 
+def test_letters_that_python_reads_as_one_are_told_apart() -> None:
+    micro, mu = Config({"\u00b5": 1}), Config({"\u03bc": 1})
+
+    assert micro != mu
+    assert eval(repr(micro), {"Config": Config}) == micro
+
+
 def test_frozen() -> None:
     config = Config(x=1)
 

@@ -88,7 +88,8 @@ class Config(Mapping[str, KnobValue]):
 
     def __repr__(self) -> str:
         """Python that makes this Config again, ready to paste."""
-        if all(name.isidentifier() and not iskeyword(name) for name in self._knobs):
+        # ASCII alone: Python reads µ and its look-alikes as one name
+        if all(name.isascii() and name.isidentifier() and not iskeyword(name) for name in self._knobs):
             return f"Config({', '.join(f'{name}={value!r}' for name, value in self._knobs.items())})"
         return f"Config({self._knobs!r})"
 
