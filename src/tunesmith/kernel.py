@@ -63,13 +63,20 @@ class Executable(Protocol):
 class Specialised:
     """Which arguments decide the compiled binary of a Choice (and never the Choice): the specialisation key.
 
+    What an argument is (its class, an array's dtype and device) always counts. A tuple or a tensor descriptor that
+    stands in any of these lists is told from others by all its parts.
+
     Attributes:
         alignment: arrays by whether their address is divisible by 16.
-        divisibility: integers by whether they are divisible by 16 and whether they are 1.
+        divisibility: integers by whether they are divisible by 16 and whether they are 1, and by their width.
+        width: integers by whether they need 32 bits, 64, or 64 without a sign.
+        values: arguments whose value is compiled in (Triton's constexprs that are no knobs).
     """
 
     alignment: tuple[str, ...] = ()
     divisibility: tuple[str, ...] = ()
+    width: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 class Kernel(Protocol):
@@ -130,6 +137,25 @@ class Kernel(Protocol):
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> Executable:
         """Make a Config ready to launch."""
+        ...
+
+
+class Around(Protocol):
+    """What a kernel's author wants done around each launch of a search, beside restoring and zeroing.
+
+    One object for one search. What it does is never part of a timed stretch.
+    """
+
+    def before(self, config: Config) -> None:
+        """Ahead of a launch of this Config; what belongs after the launch before it is done first."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """A launch raised this."""
+        ...
+
+    def finish(self) -> None:
+        """The last launch is over."""
         ...
 
 
