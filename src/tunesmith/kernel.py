@@ -1,4 +1,4 @@
-"""What the tuner asks of a kernel, and what it gets: `Kernel`, `Executable`, `Command`, `Clock`; no code."""
+"""What the tuner asks of a kernel, and what it gets: `Kernel`, `Executable`, `Command`, `Task`, `Clock`; no code."""
 
 from __future__ import annotations
 
@@ -29,6 +29,28 @@ class Command:
     output: Path
     timeout_s: float = 120.0
     environ: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A compilation that is one call of a function in a child process, which serves many such calls.
+
+    Attributes:
+        function: `module:name`. It is given what `request` returned as keywords, and returns `None` or a `Failed`.
+        request: makes these keywords, of JSON types; called in a thread of this process when a child is free.
+            What it raises is why the Config can't be compiled.
+        output: exists as soon as the function has done its work. A job whose output exists is done already.
+        timeout_s: when the child is killed.
+    """
+
+    function: str
+    request: Callable[[], Mapping[str, Any]]
+    output: Path
+    timeout_s: float = 120.0
+
+
+#: what has to be compiled for a Config
+Job: TypeAlias = "Command | Task"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +149,26 @@ class Kernel(Protocol):
         """
         ...
 
+    def environment(self) -> Mapping[str, str]:
+        """The environment variables in force that change the compiled code: a hard part of the Key."""
+        ...
+
+    def for_call(self, args: Sequence[Any]) -> Kernel:
+        """This kernel as one call needs it compiled: `compile_job` and `load` are asked of what this returns.
+
+        A language that compiles for the types of a call's arguments returns a Kernel that knows them (and keeps no
+        argument alive); any other returns itself. Two that are equal share their binaries, so it can be a key.
+
+        Args:
+            args: by position, in the order of the signature, defaults filled in.
+        """
+        ...
+
     def dtypes(self) -> Mapping[str, Sequence[str]]:
         """For each array argument that takes only some dtypes, their names; the usual one first."""
         ...
 
-    def compile_job(self, config: Config, problem: Problem, device: Device) -> Command | None:
+    def compile_job(self, config: Config, problem: Problem, device: Device) -> Job | None:
         """What has to be compiled for a Config, `None` for a backend that compiles nothing ahead."""
         ...
 

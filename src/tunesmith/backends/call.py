@@ -124,6 +124,12 @@ class CallableKernel:
     def versions(self) -> Mapping[str, str]:
         return fingerprint.versions(self._depends)
 
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    def for_call(self, args: Sequence[Any]) -> CallableKernel:
+        return self
+
     def device(self, args: Sequence[Any]) -> Device:
         return device_of(dict(zip(self.signature.parameters, args, strict=False)))
 
@@ -290,6 +296,12 @@ class BuiltKernel:
 
     def versions(self) -> Mapping[str, str]:
         return fingerprint.versions(self._depends)
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    def for_call(self, args: Sequence[Any]) -> BuiltKernel:
+        return self
 
     def device(self, args: Sequence[Any]) -> Device:
         return device_of(dict(zip(self.signature.parameters, args, strict=False)))

@@ -207,6 +207,12 @@ class CKernel:
     def versions(self) -> Mapping[str, str]:
         return {"cc": c_compiler.compiler().version}
 
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    def for_call(self, args: Sequence[Any]) -> CKernel:
+        return self
+
     def device(self, args: Sequence[Any]) -> Device:
         found = device_of(dict(zip(self.signature.parameters, args, strict=False)))
         if found.kind != "cpu":
