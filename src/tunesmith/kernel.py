@@ -180,19 +180,24 @@ class Kernel(Protocol):
 class Around(Protocol):
     """What a kernel's author wants done around each launch of a search, beside restoring and zeroing.
 
-    One object for one search. What it does is never part of a timed stretch.
+    One object for one stretch of a search. What it does is never part of a timed stretch, so what belongs after a
+    launch is done ahead of the next one, or at the end.
     """
 
-    def before(self, config: Config) -> None:
-        """Ahead of a launch of this Config; what belongs after the launch before it is done first."""
+    def launch_of(self, executable: Executable) -> Callable[..., Any]:
+        """What is launched for a candidate: its own launch, less what `before` does already."""
+        ...
+
+    def before(self, config: Config, args: Sequence[Any]) -> None:
+        """Ahead of a launch of this Config, when the arguments are as they have to be."""
+        ...
+
+    def after(self) -> None:
+        """What belongs after the latest launch, if that has not been done."""
         ...
 
     def failed(self, error: BaseException) -> None:
-        """A launch raised this."""
-        ...
-
-    def finish(self) -> None:
-        """The last launch is over."""
+        """The latest launch raised this: what belongs after it, now."""
         ...
 
 

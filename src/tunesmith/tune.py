@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from time import perf_counter
@@ -17,8 +17,8 @@ from tunesmith.core.problem import Problem
 from tunesmith.core.space import ENUMERATED, Space
 from tunesmith.errors import NoWorkingConfig
 from tunesmith.events import Compiled, Compiling, Racing, Sampled, Started, Summary, say
-from tunesmith.kernel import Built, Clock, Command, Executable, Kernel, Run
-from tunesmith.measure.failure import all_failed, attempt
+from tunesmith.kernel import Around, Built, Clock, Command, Executable, Kernel, Run
+from tunesmith.measure.failure import all_failed, attempt, told_of_failures
 from tunesmith.measure.inputs import Snapshot
 from tunesmith.measure.pick import Verdict, pick
 from tunesmith.measure.race import Race
@@ -42,6 +42,7 @@ class Subject:
         exact: the Problem that is measured, where the Key's is a bucket.
         args: the call's arguments by position; they are as before when the search ends.
         restore: arguments put back before each launch. zero: arguments zeroed before each launch.
+        around: makes what else is done around each launch.
     """
 
     kernel: Kernel
@@ -52,6 +53,12 @@ class Subject:
     args: Sequence[Any]
     restore: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
+    around: Callable[[], Around] | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The call's arguments by name."""
+        return dict(zip(self.kernel.signature.parameters, self.args, strict=True))
 
 
 @dataclass(frozen=True)
@@ -263,9 +270,9 @@ def _fail(state: _State, config: Config, failure: Failed, error: BaseException |
 
 def _race(state: _State, executables: Sequence[Executable], compile_s: Mapping[Config, float]) -> None:
     subject, start = state.subject, perf_counter()
-    names = list(subject.kernel.signature.parameters)
-    snapshot = Snapshot(dict(zip(names, subject.args, strict=True)), subject.restore, subject.zero)
-    runs = [Run(executable, subject.args, snapshot.before_launch) for executable in executables]
+    snapshot = Snapshot(subject.arguments, subject.restore, subject.zero)
+    around = subject.around() if subject.around is not None else None
+    runs = [_run(executable, subject, snapshot, around) for executable in executables]
     say(Racing(len(runs)))
     race = Race(
         runs, state.clock, deadline=state.deadline(), seed=state.effort.seed,
@@ -275,6 +282,8 @@ def _race(state: _State, executables: Sequence[Executable], compile_s: Mapping[C
         with state.store.device_lock(subject.device.identity, None):
             race.run()
     finally:
+        if around is not None:
+            around.after()
         snapshot.put_back()
         for executable in executables:
             outcome = race.outcomes.get(executable.config)
@@ -282,6 +291,31 @@ def _race(state: _State, executables: Sequence[Executable], compile_s: Mapping[C
                 state.add(executable.config, outcome, executable.resources, compile_s.get(executable.config))
         state.first_error = state.first_error or next(iter(race.errors.values()), None)
         state.measure_s += perf_counter() - start
+
+
+def _run(executable: Executable, subject: Subject, snapshot: Snapshot, around: Around | None) -> Run:
+    """A candidate with all that is done ahead of its launches."""
+    prepare, config = snapshot.before_launch, executable.config
+    if around is None:
+        return Run(executable, subject.args, prepare)
+
+    def before() -> None:
+        around.after()
+        if prepare is not None:
+            prepare()
+        around.before(config, subject.args)
+
+    launch = told_of_failures(around.launch_of(executable), around)
+    return Run(_Candidate(config, launch, executable.resources), subject.args, before)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An Executable whose launch is another one."""
+
+    config: Config
+    launch: Callable[..., Any]
+    resources: Resources
 
 
 def _conclude(

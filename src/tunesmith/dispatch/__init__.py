@@ -1,6 +1,7 @@
 """The hot path: a call's arguments → a warm key → a launch; and, for a key not seen before, the call's Problem."""
 
 from tunesmith.dispatch.dispatcher import WARM_ENTRIES, Call, Dispatcher, Launch
+from tunesmith.dispatch.left_out import LeftOut
 from tunesmith.dispatch.spec import KeySpec, check_key_spec, check_names
 
-__all__ = ["WARM_ENTRIES", "Call", "Dispatcher", "KeySpec", "Launch", "check_key_spec", "check_names"]
+__all__ = ["WARM_ENTRIES", "Call", "Dispatcher", "KeySpec", "Launch", "LeftOut", "check_key_spec", "check_names"]
