@@ -100,6 +100,20 @@ class TunedKernel:
         """What a call runs: one function for the kernel's life."""
         return self._dispatcher.call
 
+    def say(self, text: str) -> None:
+        """Print a line that another tuner's users expect, on standard output."""
+        from tunesmith.report.terminal import print_line
+
+        print_line(text)
+
+    def forget_latest(self) -> None:
+        """Note that the latest call was another's."""
+        self._dispatcher.latest[0] = None
+
+    def trials(self, key: Key) -> Sequence[Trial]:
+        """What is stored of a Key."""
+        return default_store().trials(key)
+
     @property
     def latest(self) -> Choice | None:
         """The Choice of the latest call, where a frontend asked for it to be noted; `None` before the first."""
@@ -246,9 +260,12 @@ class TunedKernel:
         device = kernel.device(call.args)
         name, protocol = declared.name_for(kernel.name), self._clock(device).protocol
         soft = dict(kernel.versions())
-        key = Key(name, kernel.fingerprint(), call.problem, device.identity, protocol, soft=soft)
+        environment = tuple(sorted(kernel.environment().items()))
+        key = Key(name, kernel.fingerprint(), call.problem, device.identity, protocol, environment, soft)
         space = declared.space_for(call.exact, device)
-        subject = Subject(kernel, key, call.exact, space, device, call.args, declared.restore, declared.zero)
+        subject = Subject(
+            kernel.for_call(call.args), key, call.exact, space, device, call.args, declared.restore, declared.zero
+        )  # fmt: skip
         around = self._frontend.around
         return subject if around is None else replace(subject, around=lambda: around(subject.arguments))
 
@@ -334,6 +351,7 @@ class TunedKernel:
         """The compiled Config for a call's specialisation, and whether it was made just now."""
         name = (
             choice.config,
+            subject.kernel,
             call.exact if self.kernel.per_problem else None,
             call.specialisation,
             call.kinds,
@@ -352,7 +370,7 @@ class TunedKernel:
         return executable, True
 
     def _compile(self, choice: Choice, subject: Subject) -> Executable:
-        kernel, config = self.kernel, choice.config
+        kernel, config = subject.kernel, choice.config
         job = kernel.compile_job(config, subject.exact, subject.device)
         built = next(iter(compile_all([(config, job)], 1)))[1]
         if isinstance(built, Failed):

@@ -2,6 +2,16 @@
 
 from tunesmith.dispatch.dispatcher import WARM_ENTRIES, Call, Dispatcher, Launch
 from tunesmith.dispatch.left_out import LeftOut
-from tunesmith.dispatch.spec import KeySpec, check_key_spec, check_names
+from tunesmith.dispatch.spec import KeyNames, KeySpec, check_key_spec, check_names
 
-__all__ = ["WARM_ENTRIES", "Call", "Dispatcher", "KeySpec", "Launch", "LeftOut", "check_key_spec", "check_names"]
+__all__ = [
+    "WARM_ENTRIES",
+    "Call",
+    "Dispatcher",
+    "KeyNames",
+    "KeySpec",
+    "Launch",
+    "LeftOut",
+    "check_key_spec",
+    "check_names",
+]

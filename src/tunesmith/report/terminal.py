@@ -16,7 +16,16 @@ from tunesmith.report.explanation import Explanation
 from tunesmith.report.progress import Progress
 from tunesmith.report.table import fact_table, result_table, score_table
 
-__all__ = ["Progress", "print_explanation", "print_facts", "print_results", "print_scores", "score_table", "watch"]
+__all__ = [
+    "Progress",
+    "print_explanation",
+    "print_facts",
+    "print_line",
+    "print_results",
+    "print_scores",
+    "score_table",
+    "watch",
+]
 
 
 @contextmanager
@@ -51,6 +60,11 @@ def print_scores(summary: Summary, top: int = 10) -> None:
 def print_results(results: Sequence[tuple[Problem, Summary | None, str]]) -> None:
     """Print a line for each of several searches on standard output: (problem, Summary if any, error if any)."""
     Console().print(result_table(results))
+
+
+def print_line(text: str) -> None:
+    """Print text on standard output as it is."""
+    print(text)
 
 
 def print_facts(heading: str, facts: Sequence[tuple[str, str]]) -> None:
