@@ -68,6 +68,7 @@ class TunedAutotuner(Autotuner):
         self._of: dict[Config, Any] = {}
         space, listed = self._space(asked)
         self._space_asked = space
+        self._knobs = frozenset(asked.knobs if asked.knobs is not None else getattr(space, "knobs", ()))
         self._clock = clock_asked_for(asked, self._label)
         self._latest_key: tuple[Key, Sequence[Trial] | None, Mapping[Config, list[float]]] | None = None
         self._variants: dict[Config, Engine] = {}
@@ -75,7 +76,7 @@ class TunedAutotuner(Autotuner):
         self.fn = fn
         key = asked.key if callable(asked.key) else self._known_key(asked.key)
         self._key = key
-        self._signature: inspect.Signature = _without_grid(self._kernel(space, Config()).signature)
+        self._signature: inspect.Signature = _without_grid(self._kernel(Config()).signature)
         self._engine = self._wire(space, Config())
         super().__init__(  # pyright: ignore[reportUnknownMemberType]
             fn, list(fn.arg_names), listed, [] if callable(key) else list(key), asked.reset_to_zero,
@@ -212,7 +213,7 @@ class TunedAutotuner(Autotuner):
 
     def _wire(self, space: Space | Callable[..., Space], options: Config) -> Engine:
         """The tuned kernel for calls with these options beside their arguments."""
-        asked, kernel = self._asked, self._kernel(space, options)
+        asked, kernel = self._asked, self._kernel(options)
         hooks = {_with(c, options): t.pre_hook for c, t in self._of.items() if t.pre_hook is not None}
         if hooks:
             kernel = HookedKernel(kernel, self.fn, hooks)
@@ -225,9 +226,8 @@ class TunedAutotuner(Autotuner):
         )  # fmt: skip
         return self._make_engine(wiring)
 
-    def _kernel(self, space: Space | Callable[..., Space], options: Config) -> Kernel:
-        known = self._asked.knobs if self._asked.knobs is not None else getattr(space, "knobs", ())
-        names = frozenset([*known, *options])
+    def _kernel(self, options: Config) -> Kernel:
+        names = self._knobs | {*options}
         asked = self._asked
         if not is_jit(self.fn):
             return WrappedKernel(self.fn, names, name=asked.name, version=asked.version, depends=asked.depends)
@@ -257,7 +257,7 @@ class TunedAutotuner(Autotuner):
             BadInput: for what a Config sets already, and for what is neither an argument nor an option.
         """
         given = {name: value for name, value in extra.items() if name not in self._computed}
-        knobs_set = [name for name in given if any(name in config for config in self._of)]
+        knobs_set = [name for name in given if name in self._knobs]
         if knobs_set:
             in_call = ", ".join(f"{name}={given[name]!r}" for name in knobs_set)
             in_configs = "; ".join(f"{name}: {self._values(name)}" for name in knobs_set)
