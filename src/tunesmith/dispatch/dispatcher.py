@@ -305,10 +305,10 @@ def _asked(name: str, spec: KeySpec) -> Asked:
 
 def _fields(a: Asked, value: Any) -> dict[str, object]:
     """The fields of an argument that is not in the key."""
-    if value is None:
-        return {a.name: None}
     if a.value and not is_array(value):
         return {}
+    if value is None:
+        return {a.name: None}
     arrays = leaves(a.name, value) if a.structured or is_array(value) else []  # the warm key tells no more
     fields: dict[str, object] = {f"{name}.dtype": dtype_name(array) for name, array in arrays}
     if a.strides:

@@ -233,7 +233,9 @@ class TunedAutotuner(Autotuner):
             return WrappedKernel(self.fn, names, name=asked.name, version=asked.version, depends=asked.depends)
         from tunesmith.backends.triton.kernel import TritonKernel
 
-        return TritonKernel(self.fn, names, version=asked.version, depends=asked.depends)
+        kernel = TritonKernel(self.fn, names, version=asked.version, depends=asked.depends)
+        kernel.name = self._label
+        return kernel
 
     def _hook_of(self, config: Config) -> PreHook | None:
         known = self._of.get(config)
