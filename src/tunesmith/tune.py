@@ -17,7 +17,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.core.space import ENUMERATED, Space
 from tunesmith.errors import NoWorkingConfig
 from tunesmith.events import Compiled, Compiling, Racing, Sampled, Started, Summary, say
-from tunesmith.kernel import Around, Built, Clock, Command, Executable, Kernel, Run
+from tunesmith.kernel import Around, Built, Clock, Executable, Job, Kernel, Run
 from tunesmith.measure.failure import all_failed, attempt, told_of_failures
 from tunesmith.measure.inputs import Snapshot
 from tunesmith.measure.pick import Verdict, pick
@@ -225,7 +225,7 @@ def _evaluate(state: _State, batch: Sequence[Config]) -> None:
 
 def _compile(state: _State, batch: Sequence[Config]) -> tuple[list[Executable], dict[Config, float]]:
     subject, start = state.subject, perf_counter()
-    jobs: list[tuple[Config, Command | None]] = []
+    jobs: list[tuple[Config, Job | None]] = []
     for config in batch:
         job, failure, error = attempt(
             "compile", lambda c=config: subject.kernel.compile_job(c, subject.exact, subject.device)
