@@ -90,7 +90,7 @@ def behave(how: str, output: str = "") -> Failed | None:
     if how == "raise":
         raise ValueError("first line\nsecond line")
     if how == "write":
-        print("said meanwhile")
+        sys.stdout.write("said meanwhile\n")
         Path(output).write_text("made")
     return Failed("cut", "too large") if how == "refuse" else None
 

@@ -67,7 +67,7 @@ class Child:
     """One child. It serves one call at a time."""
 
     def __init__(self) -> None:
-        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
@@ -106,8 +106,9 @@ class Child:
             raise
         seconds = time.monotonic() - start
         if reply is None:
+            said = self._said()
             self.end()
-            return Answer(Failed("timeout", f"compiler ran past {timeout_s:g} s and was killed", self._said()), seconds)
+            return Answer(Failed("timeout", f"compiler ran past {timeout_s:g} s and was killed", said), seconds, said)
         if not reply.endswith(b"\n"):
             code, said = self._process.wait(), self._said()
             self.end()

@@ -20,10 +20,10 @@ triton = pytest.importorskip("triton")
 
 import torch  # noqa: E402
 import triton.language as tl  # noqa: E402
+from tests.fake_triton import H200, FakeDriver, GpuTensor, fake_gpu, launch_args  # noqa: E402
+from tests.fakes import misbehaving  # noqa: E402
 from triton import knobs  # noqa: E402
 
-from tests.fakes import misbehaving  # noqa: E402
-from tests.fake_triton import H200, FakeDriver, GpuTensor, fake_gpu, launch_args  # noqa: E402
 from tunesmith import Config, Failed, Problem  # noqa: E402
 from tunesmith.backends.triton.kernel import TritonKernel  # noqa: E402
 from tunesmith.backends.triton.launch import TritonExecutable  # noqa: E402
@@ -99,7 +99,7 @@ def gemm(a, b, c, M, N, K, sam, sbk, scm, BM: tl.constexpr, BN: tl.constexpr, BK
     ap = a + rm[:, None] * sam + rk[None, :]
     bp = b + rk[:, None] * sbk + rn[None, :]
     acc = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, tl.cdiv(K, BK)):
+    for k in range(tl.cdiv(K, BK)):
         x = tl.load(ap, mask=rk[None, :] < K - k * BK, other=0.0)
         y = tl.load(bp, mask=rk[:, None] < K - k * BK, other=0.0)
         acc = tl.dot(x, y, acc)
@@ -114,11 +114,11 @@ GEMM_KNOBS = ("BM", "BN", "BK", "GM", "num_warps", "num_stages")
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # 3.9 warns where it is not set
     for kernel in (add, with_option, scaled, with_heuristic.fn, refusing, of_a_pair, gemm):
         kernel.device_caches.clear()  # what another test's driver has loaded
-    yield
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_a_stock_call_finds_what_was_compiled(gpu: FakeDriver) -> None:
     stages: list[Any] = []
     knobs.compilation.listener = lambda **said: stages.append(said["cache_hit"])
     try:
-        add[(4,)](*args[1:], BLOCK=64, num_warps=4)
+        add[(4,)](*args[1:5], BLOCK=64, num_warps=4)
     finally:
         knobs.compilation.listener = None
     assert stages == [True]
@@ -313,7 +313,7 @@ def test_too_much_shared_memory_is_cut_before_the_last_stages(gpu: FakeDriver) -
     kernel = TritonKernel(gemm, GEMM_KNOBS)
     config = Config(BM=256, BN=128, BK=128, GM=8, num_warps=8, num_stages=4)
     failed = compiled(kernel, config, gemm_args())
-    assert failed == Failed("cut", "out of shared memory: needs 294912 bytes, limit 232448 bytes")
+    assert failed == Failed("cut", "out of shared memory: needs 393216 bytes, limit 232448 bytes")
     left = [path.suffix for path in Path(knobs.cache.dir).rglob("*.*")]
     assert ".llir" in left
     assert ".cubin" not in left
@@ -388,8 +388,8 @@ def test_a_kernel_of_a_script_is_compiled_in_a_child(tmp_path: Path) -> None:
 
         device = known_device("NVIDIA H200")
         x = torch.empty(64, device="meta")
-        for factor in (2.0, 3.0):
-            kernel = TritonKernel(make(tl.constexpr(factor)), {"BLOCK"}).for_call(((1,), x), device)
+        for number in (2.0, 3.0):
+            kernel = TritonKernel(make(tl.constexpr(number)), {"BLOCK"}).for_call(((1,), x), device)
             config = Config(BLOCK=64)
             [(_, built)] = compile_all([(config, kernel.compile_job(config, Problem({}), device))], 1)
             print(built.path.parent)
@@ -399,8 +399,8 @@ def test_a_kernel_of_a_script_is_compiled_in_a_child(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     ran, first, second = ended.stdout.split()
     assert ran == "ran"
-    constants = [re.search(r"0f4\d+", (Path(p) / "inner.ptx").read_text()) for p in (first, second)]
-    assert [c and c[0] for c in constants] == ["0f40000000", "0f40400000"]
+    said = [(Path(folder) / "inner.source").read_text() for folder in (first, second)]
+    assert ["2.000000e+00" in said[0], "3.000000e+00" in said[1]] == [True, True]
 
 
 # --- launching ---
@@ -445,7 +445,7 @@ def test_a_kernel_runs_on_its_tensors_device(gpu: FakeDriver) -> None:
 
     gpu.streams[1] = 11
     executable = ready(ADD, SMALL, args())
-    assert gpu.loaded == [("add", 1)] or gpu.loaded[0][1] == gpu.current
+    assert gpu.loaded == [("add", 1)]
     executable.launch(*args())
     assert (gpu.launches[0].device, gpu.launches[0].stream, gpu.current) == (1, 11, 0)
 

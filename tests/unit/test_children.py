@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.fakes import misbehaving
+
 from tunesmith import Config, Failed, children
 from tunesmith.kernel import Built
 from tunesmith.workers import compile_all
@@ -29,7 +29,9 @@ def no_child_of_another_test() -> Iterator[None]:
 
 
 def running_children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Of all its threads."""
+    found = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for child in " ".join(found).split()]
 
 
 def test_every_way_to_fail_is_a_failure_of_that_config_alone(tmp_path: Path) -> None:
@@ -111,6 +113,7 @@ def test_ctrl_c_leaves_no_child(tmp_path: Path) -> None:
         import os
         from pathlib import Path
         from tests.fakes import misbehaving
+        from tests.unit.test_children import running_children
         from tunesmith import Config, children
         from tunesmith.workers import compile_all
 
@@ -120,8 +123,7 @@ def test_ctrl_c_leaves_no_child(tmp_path: Path) -> None:
             print("begun", flush=True)
             list(compile_all(jobs, 2))
         except KeyboardInterrupt:
-            left = Path(f"/proc/self/task/{{os.getpid()}}/children").read_text().split()
-            print("left", left, flush=True)
+            print("left", running_children(os.getpid()), flush=True)
     """)
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

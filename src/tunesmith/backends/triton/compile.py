@@ -11,11 +11,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, cast
 
 from tunesmith.core.outcome import Failed
 from tunesmith.kernel import Task
@@ -104,6 +104,9 @@ def compile_module(
     from triton.backends.compiler import GPUTarget, Language
     from triton.compiler import ASTSource, compiler
 
+    def named_already(*_: Any, **__: Any) -> str:  # where the kernel's Python is
+        return key
+
     class Module(ASTSource):
         """A module that the front end has made already."""
 
@@ -120,7 +123,7 @@ def compile_module(
                 file.flush()
                 return compiler.parse(file.name, ext, context)
 
-    compiler.get_cache_key = lambda *_, **__: key  # as computed where the kernel's Python is
+    cast(Any, compiler).get_cache_key = named_already
     try:
         with _watching(shared_limit):
             compiler.compile(
@@ -134,12 +137,14 @@ def compile_module(
 def _tuples(value: Any) -> Any:
     """JSON's lists as the tuples they were."""
     if isinstance(value, list):
-        return tuple(_tuples(part) for part in value)
-    return {name: _tuples(part) for name, part in value.items()} if isinstance(value, dict) else value
+        return tuple(_tuples(part) for part in cast("list[Any]", value))
+    if isinstance(value, dict):
+        return {name: _tuples(part) for name, part in cast("dict[str, Any]", value).items()}
+    return value
 
 
 @contextmanager
-def _watching(shared_limit: int) -> Iterator[None]:
+def _watching(shared_limit: int) -> Generator[None]:
     """Within this scope, compilation stops as soon as a block is known to want more shared memory than there is."""
     from triton import knobs
 

@@ -18,7 +18,7 @@ from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
 from tunesmith.dispatch.arguments import leaves
 from tunesmith.errors import BadInput, MissingEngine, SpaceError, unknown
-from tunesmith.kernel import Built, Kernel, Specialised, Task
+from tunesmith.kernel import Built, Specialised, Task
 
 
 class TritonKernel:
@@ -262,5 +262,3 @@ def _index_of(arguments: Mapping[str, Any]) -> int:
             _, _, index = str(array.device).partition(":")
             return int(index) if index else _current_index()
     return _current_index()
-
-

@@ -66,8 +66,7 @@ def executable(kernel: TritonKernel, types: CallTypes, config: Config) -> Triton
     else:
         launch, compiled, always_slow = _load(kernel, types, config, computed)
     metadata = {**compiled.metadata._asdict(), "target": {"warp_size": compiled.metadata.target.warp_size}}
-    assembly = compiled.asm["amdgcn"] if "amdgcn" in compiled.asm else None
-    resources = resources_of(metadata, compiled.kernel, assembly)
+    resources = resources_of(metadata, compiled.kernel, compiled.asm.get("amdgcn"))
     return TritonExecutable(config, resources, launch, compiled, always_slow, kernel.jit)
 
 
@@ -79,8 +78,10 @@ def _load(
     with _on(types.index):
         compiled._init_handles()
     always_slow = types.odd or _watched()
-    slow = _slow_launch(kernel, types, config, computed)
-    return (slow if always_slow else _fast_launch(kernel, types, config, computed, compiled, slow)), compiled, always_slow
+    launch = _slow_launch(kernel, types, config, computed)
+    if not always_slow:
+        launch = _fast_launch(kernel, types, config, computed, compiled, launch)
+    return launch, compiled, always_slow
 
 
 class _Launches:
@@ -136,9 +137,8 @@ def _fast_launch(
     for i, (name, value) in enumerate({**config, **computed}.items()):
         constants[name] = f"{p}{i}"
         space[f"{p}{i}"] = value
-    passed = ", ".join(
-        constants[n] if n in constants else f"{n}.data_ptr()" if n in types.tensors else n for n in jit.arg_names
-    )
+    words = {**{n: f"{n}.data_ptr()" if n in types.tensors else n for n in runtime}, **constants}
+    passed = ", ".join(words[n] for n in jit.arg_names)
     meta = ", ".join(f"{name!r}: {word}" for name, word in [*((n, n) for n in runtime), *constants.items()])
     arguments = ", ".join([GRID, *runtime])
     guards = f"""
