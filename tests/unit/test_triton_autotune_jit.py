@@ -26,8 +26,15 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[FakeDriver]:
         gc.collect()  # Triton 3.9 asks the driver to unload a kernel that goes
 
 
-def tensor(**options: Any) -> GpuTensor:
-    return GpuTensor(8, **{"dtype": torch.float32, "address": 4096, **options})
+class At(GpuTensor):
+    """A tensor at an address of the test's."""
+
+    def __init__(self, address: int = 4096, dtype: Any = torch.float32, index: int = 0) -> None:
+        super().__init__(8, dtype=dtype, index=index)
+        self.address = address
+
+    def data_ptr(self) -> int:
+        return self.address
 
 
 def add_body(x, y, out, n, step, BLOCK: tl.constexpr, ACT: tl.constexpr = None):
@@ -47,7 +54,7 @@ def configs(**options: Any) -> list[Any]:
     return [triton.Config({"BLOCK": block}, num_warps=1, **options) for block in (64, 32)]
 
 
-X = tensor()
+X = At()
 
 
 def test_a_jit_function_is_tuned_compiled_and_launched(gpu: FakeDriver) -> None:
@@ -62,11 +69,11 @@ def test_a_jit_function_is_tuned_compiled_and_launched(gpu: FakeDriver) -> None:
 
     add[(2,)](X, X, X, n=100, step=1, ACT="relu")  # another binary of the same Choice
     assert gpu.launches[-1].args == (4096, 4096, 4096, 100, 1, 32, "relu")
-    add[(2, 3, 4)](X, X, tensor(address=4100), 100, 1)
+    add[(2, 3, 4)](X, X, At(address=4100), 100, 1)
     assert gpu.launches[-1].grid == (2, 3, 4)
     assert len(clock.asked) == searched
 
-    add[(2,)](X, X, tensor(dtype=torch.float16), 100, 1)
+    add[(2,)](X, X, At(dtype=torch.float16), 100, 1)
     assert len(clock.asked) > searched
 
 
@@ -84,14 +91,14 @@ def test_heuristics_below_are_computed_for_each_call(gpu: FakeDriver) -> None:
 
 def test_a_hook_of_a_config_may_change_what_the_compiler_relies_on(gpu: FakeDriver) -> None:
     def hook(kwargs: dict[str, Any]) -> None:
-        kwargs["out"]._address = 4096 if kwargs["BLOCK"] == 64 else 4100
+        kwargs["out"].address = 4096 if kwargs["BLOCK"] == 64 else 4100
 
     jit = triton.jit(add_body)
     add = tunesmith.autotune(configs(pre_hook=hook), ["n"], clock=by_block())(jit)
-    out = tensor(address=1)
+    out = At(address=1)
     add[(1,)](X, X, out, 100, 1)
     assert (gpu.launches[-1].args[2].data_ptr(), gpu.launches[-1].args[-2]) == (4100, 32)
-    out._address = 1
+    out.address = 1
     add[(1,)](X, X, out, 100, 1)
     assert gpu.launches[-1].args[2].data_ptr() == 4100
 
@@ -115,7 +122,7 @@ def test_warmup_compiles_every_config_from_dtypes(gpu: FakeDriver) -> None:
 def test_r40_a_launch_is_on_the_arguments_device(gpu: FakeDriver) -> None:
     add = tunesmith.autotune(configs(), ["n"], clock=by_block())(triton.jit(add_body))
     gpu.streams.update({0: 10, 1: 11})
-    there = tensor(index=1)
+    there = At(index=1)
     add[(1,)](there, there, there, 100, 1)
     assert {(launch.device, launch.stream) for launch in gpu.launches} == {(1, 11)}
     assert gpu.current == 0
