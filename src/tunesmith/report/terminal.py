@@ -12,12 +12,14 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.events import Event, Summary, watched
+from tunesmith.report.compilations import CompilationRow, compilation_table
 from tunesmith.report.explanation import Explanation
 from tunesmith.report.progress import Progress
 from tunesmith.report.table import fact_table, result_table, score_table
 
 __all__ = [
     "Progress",
+    "print_compilations",
     "print_explanation",
     "print_facts",
     "print_line",
@@ -71,3 +73,8 @@ def print_facts(heading: str, facts: Sequence[tuple[str, str]]) -> None:
     """Print a heading and named facts below it, on standard output."""
     console = Console()
     console.print(Text(heading, style="bold"), fact_table(facts, indent=2))
+
+
+def print_compilations(heading: str, rows: Sequence[CompilationRow]) -> None:
+    """Print on standard output what compiling some Configs showed."""
+    Console().print(compilation_table(heading, rows))
