@@ -328,7 +328,6 @@ def test_compiled_here_it_fails_at_loading(gpu: FakeDriver) -> None:
         kernel.load(Config(BM=32, BN=32, BK=32, GM=8, num_warps=4, num_stages=3), NO_FIELDS, None)
 
 
-@pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="recorded with 3.6")
 def test_registers_and_spills_are_those_the_driver_reported(gpu: FakeDriver) -> None:
     recording = Path(__file__).parents[1] / "data" / "gemm_h200.json.gz"
     with gzip.open(recording, "rt") as file:
@@ -351,7 +350,9 @@ def test_registers_and_spills_are_those_the_driver_reported(gpu: FakeDriver) -> 
         r = resources_in_cache(built.path)
         found[config] = (r.registers, r.spills, r.shared_bytes)
         assert bound.load(config, NO_FIELDS, built).resources == r
-    assert found == recorded
+    if triton.__version__.startswith("3.6."):  # which made the recording
+        assert found == recorded
+    assert [spills > 0 for _, spills, _ in found.values()].count(True) == 1
 
 
 @pytest.mark.parametrize("chip", ["NVIDIA A100-SXM4-80GB", "NVIDIA B200", "AMD Instinct MI300X"])

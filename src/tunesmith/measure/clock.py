@@ -155,9 +155,9 @@ class EventClock:
 def _device_index(args: Iterable[Any]) -> int | None:
     """The GPU that the first tensor among the arguments is on, `None` if there is no tensor."""
     for value in _flat(args):
-        device = getattr(value, "device", None)
+        device: Any = getattr(value, "device", None)
         if getattr(device, "type", None) == "cuda":
-            return cast("int | None", device.index)
+            return device.index
     return None
 
 
