@@ -6,8 +6,8 @@ user's, and no GPU. It writes under the name that Triton itself computes here, s
 same, ours or `kernel[grid](...)`, finds it, bit for bit the same.
 
 Measured on 40 Configs of a matrix product for sm_90, 2 cores, Triton 3.6, seconds, medians of three: one after the
-other 12.3; 2 threads of this process 6.2; 2 forked processes 6.0; 2 children 7.0, of which 0.9 are their start, and they
-are kept. Threads would die with the first LLVM ERROR, and a fork inherits locks and a GPU context: so children it is.
+other 12.3; 2 threads of this process 6.2; 2 forked processes 6.0; 2 children 7.0, their start included, and they are
+kept. Threads would die with the first LLVM ERROR, and a fork inherits locks and a GPU context: so children it is.
 """
 
 from __future__ import annotations
