@@ -8,13 +8,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tunesmith import Config, Sample
-from tunesmith.kernel import Run
+from tunesmith import Config, Failed, Sample
+from tunesmith.kernel import Run, Task
 
 #: what a script run by `fresh_process` may assume
 PREAMBLE = """
@@ -72,3 +73,33 @@ def fresh_process(
         [sys.executable, str(file)], env={**os.environ, "PYTHONPATH": path, **(env or {})},
         capture_output=True, text=True, timeout=timeout, check=False,
     )  # fmt: skip
+
+
+# --- what a child may be asked to do ---
+
+
+def behave(how: str, output: str = "") -> Failed | None:
+    """What a compiler may do, to its process too."""
+    if how == "abort":
+        os.write(2, b"LLVM ERROR: Cannot select: intrinsic %llvm.nonsense\n")
+        os.abort()
+    if how == "exit":
+        os._exit(3)
+    if how == "hang":
+        time.sleep(60)
+    if how == "raise":
+        raise ValueError("first line\nsecond line")
+    if how == "write":
+        sys.stdout.write("said meanwhile\n")
+        Path(output).write_text("made")
+    return Failed("cut", "too large") if how == "refuse" else None
+
+
+def misbehaving(folder: Path, how: str, timeout_s: float = 30.0) -> Task:
+    """A job that does this in a child."""
+    return Task("tests.fakes:behave", lambda: {"how": how, "output": str(folder / how)}, folder / how, timeout_s)
+
+
+def write_variable(name: str, path: str) -> None:
+    """Writes down an environment variable."""
+    Path(path).write_text(os.environ[name])

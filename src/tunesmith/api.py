@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from tunesmith.backends import kernel_of
+from tunesmith.backends.triton_autotune.configs import config_of, is_triton_config, is_triton_kernel
 from tunesmith.core.config import Config
 from tunesmith.core.problem import Bucket
 from tunesmith.core.space import Space, space_from
-from tunesmith.declaration import Declaration, MakeInputs, SpaceLike
-from tunesmith.dispatch import KeySpec
+from tunesmith.declaration import Declaration, Frontend, MakeInputs, SpaceLike
+from tunesmith.dispatch import KeyNames, KeySpec
 from tunesmith.errors import BadInput
-from tunesmith.kernel import Clock, Default
+from tunesmith.kernel import Clock, Kernel
 from tunesmith.tune import Effort
 from tunesmith.tuned import TunedKernel
 
@@ -20,16 +21,24 @@ __all__ = ["TunedKernel", "autotune"]
 
 
 def autotune(
+    configs: Iterable[Any] | None = None,
+    key: Sequence[str] | Callable[..., Mapping[str, object]] | None = (),
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    pre_hook: Callable[..., object] | None = None,
+    post_hook: Callable[..., object] | None = None,
+    warmup: float | None = None,
+    rep: float | None = None,
+    use_cuda_graph: bool = False,
+    do_bench: Callable[..., Any] | None = None,
+    cache_results: bool = False,
     *,
     space: SpaceLike | None = None,
-    configs: Iterable[Config | Mapping[str, object]] | None = None,
-    key: Sequence[str] | Callable[..., Mapping[str, object]] = (),
-    default: Default | None = None,
+    default: Any = None,
     buckets: Mapping[str, Bucket] | None = None,
     strides: Sequence[str] = (),
     alignment: Sequence[str] = (),
-    restore_value: Sequence[str] = (),
-    reset_to_zero: Sequence[str] = (),
     knobs: Sequence[str] | None = None,
     dims: Sequence[str] | None = None,
     flags: Mapping[str, object] | None = None,
@@ -42,24 +51,35 @@ def autotune(
     version: str | None = None,
     depends: Sequence[str] = (),
     name: str | None = None,
-) -> Callable[[Any], TunedKernel]:
+) -> Callable[[Any], Any]:
     """Make a kernel find its own fastest Config.
 
+    Takes what `triton.autotune` takes, by position too. What it takes beside has to be named.
+
     Args:
-        space: the Configs worth trying, or a function of (problem, device) that returns them.
-        configs: an explicit list instead of a Space.
+        configs: the Configs worth trying: ours, `triton.Config` objects for a Triton kernel, or plain mappings.
         key: names of the arguments that decide which Config is best (sizes and flags), or a function that is
             given the call's arguments by name and returns a mapping. The dtypes of all arrays and the device
             always count.
+        prune_configs_by: of a Triton kernel, which Configs are worth trying for a call: `early_config_prune`,
+            `perf_model`, `top_k`.
+        reset_to_zero: arrays the kernel adds to: zeroed before every launch of a search, and as the caller left
+            them when the winner runs. (triton.autotune leaves them zeroed on the call that tunes, and on no other.)
+        restore_value: arrays the kernel writes in place: put back before every launch of a search, and after it.
+        pre_hook: of a Triton kernel, called with all arguments by name before every launch of a search, and with
+            `reset_only=True` after it.
+        post_hook: of a Triton kernel, called with these and `exception=` after every launch of a search.
+        warmup, rep: of a Triton kernel, milliseconds for Triton's own `do_bench`.
+        use_cuda_graph: of a Triton kernel, time it by Triton's `do_bench_cudagraph`.
+        do_bench: of a Triton kernel, what takes the time: `do_bench(kernel_call, quantiles=…)`, in milliseconds.
+        cache_results: of a Triton kernel, taken and not needed: results are always stored.
+        space: instead of `configs`, a Space, or a function of (problem, device) that returns one.
         default: the Config (or a function of (problem, device)) used where nothing is known and nothing may
             be measured; the Space's first where not given.
         buckets: for names in `key`: `"pow2"`, a list of upper edges, or a function; sizes in one bucket share
             a Config, which was measured on the first of them that came.
         strides: arrays whose stride classes (0, 1, other) count too.
         alignment: arrays whose alignment to 16 bytes counts too.
-        restore_value: arrays the kernel writes in place: put back before every launch of a search, and after it.
-        reset_to_zero: arrays the kernel adds to: zeroed before every launch of a search, and as the caller left
-            them when the winner runs. (triton.autotune leaves them zeroed on the call that tunes, and on no other.)
         knobs: the knobs' names, where `space` is a function and the kernel cannot say.
         dims: what a Problem written by hand needs; the names in `key` where not given.
         flags: further fields of such a Problem, with their usual values.
@@ -74,39 +94,84 @@ def autotune(
         name: the kernel's name in the store and in tables; the function's own where not given.
 
     Returns:
-        A decorator. What it returns is called like the kernel, without the knobs.
+        A decorator. What it returns is called like the kernel, without the knobs. Of a Triton kernel it is an
+        instance of Triton's own Autotuner, launched by `kernel[grid](…)`.
 
     Raises:
-        BadInput: for a name that is not an argument, a Space and a list at once, contradictory lists.
+        BadInput: for a name that is not an argument, a Space and a list at once, contradictory lists, options of
+            Triton's for another kernel.
     """
-    if callable(space) and not isinstance(space, Space):
-        if configs is not None:
-            raise BadInput("give either space= or configs=, not both")
-        spaces: SpaceLike = space
-    else:
-        spaces = space_from(space, configs)
-
     for what, given in (
         ("key", key), ("strides", strides), ("alignment", alignment), ("restore_value", restore_value),
         ("reset_to_zero", reset_to_zero), ("knobs", knobs), ("dims", dims), ("depends", depends),
     ):  # fmt: skip
         if isinstance(given, str):
             raise BadInput(f"{what}={given!r} is one string; give a list of names: {what}=[{given!r}]")
+    names = key if callable(key) else tuple(key or ())
+    restore, zero = tuple(restore_value or ()), tuple(reset_to_zero or ())
+    listed = None if configs is None else list(configs)
 
-    def decorate(fn: Any) -> TunedKernel:
+    def declare(
+        kernel: Kernel, spaces: SpaceLike, said: KeyNames, own_clock: Clock | None,
+        opaque: tuple[str, ...] = (), options: Config | None = None,
+    ) -> Declaration:  # fmt: skip
+        spec = KeySpec(said, dict(buckets or {}), tuple(strides), tuple(alignment), kernel.specialised, opaque)
+        return Declaration(
+            spaces, spec, config_of(default) if is_triton_config(default) else default,
+            restore=restore, zero=zero,
+            dims=tuple(dims) if dims is not None else () if callable(said) else tuple(dict.fromkeys(said)),
+            flags=dict(flags or {}), make_inputs=make_inputs, reference=reference,
+            policy=policy, effort=Effort(strategy, budget_s), clock=own_clock, fixed=options or Config(),
+        )  # fmt: skip
+
+    def of_triton(fn: Any) -> Any:
+        from tunesmith.backends.triton_autotune.autotuner import Asked, TunedAutotuner, Wiring
+
+        def make_engine(wiring: Wiring) -> TunedKernel:
+            declared = declare(wiring.kernel, wiring.space, wiring.key, wiring.clock, wiring.opaque, wiring.options)
+            frontend = Frontend(wiring.narrow, wiring.around, wiring.chosen, wiring.extra)
+            return TunedKernel(wiring.kernel, declared, frontend=frontend)
+
+        asked = Asked(
+            listed, space, knobs, names, prune_configs_by, zero, restore, pre_hook, post_hook, warmup, rep,
+            use_cuda_graph, do_bench, cache_results, clock, name, version, tuple(depends),
+        )  # fmt: skip
+        return TunedAutotuner(fn, asked, make_engine)
+
+    tritons_own = {
+        "prune_configs_by": prune_configs_by, "pre_hook": pre_hook, "post_hook": post_hook, "warmup": warmup,
+        "rep": rep, "use_cuda_graph": use_cuda_graph or None, "do_bench": do_bench,
+        "cache_results": cache_results or None,
+    }  # fmt: skip
+
+    def decorate(fn: Any) -> Any:
+        if is_triton_kernel(fn):
+            return of_triton(fn)
+        _check_no_triton(fn, tritons_own, listed)
+        spaces = _space(space, listed)
         known = tuple(knobs) if knobs is not None else spaces.knobs if isinstance(spaces, Space) else None
         kernel = kernel_of(fn, known, version=version, depends=depends, name=name)
-        spec = KeySpec(
-            key if callable(key) else tuple(key),
-            dict(buckets or {}), tuple(strides), tuple(alignment), kernel.specialised,
-        )  # fmt: skip
-        declared = Declaration(
-            spaces, spec, default,
-            restore=tuple(restore_value), zero=tuple(reset_to_zero),
-            dims=tuple(dims) if dims is not None else () if callable(key) else tuple(dict.fromkeys(key)),
-            flags=dict(flags or {}), make_inputs=make_inputs, reference=reference,
-            policy=policy, effort=Effort(strategy, budget_s), clock=clock,
-        )  # fmt: skip
-        return TunedKernel(kernel, declared, fn)
+        return TunedKernel(kernel, declare(kernel, spaces, names, clock), fn)
 
+    if space is not None and listed is not None:
+        raise BadInput("give either space=Space(…) or configs=[Config(…), …], not both")
     return decorate
+
+
+def _space(space: SpaceLike | None, configs: Sequence[Config | Mapping[str, object]] | None) -> SpaceLike:
+    return space if space is not None and not isinstance(space, Space) else space_from(space, configs)
+
+
+def _check_no_triton(fn: Any, options: Mapping[str, object], configs: Sequence[object] | None) -> None:
+    """Refuse what only makes sense for a Triton kernel.
+
+    Raises:
+        BadInput: naming the option and the kernel.
+    """
+    name = getattr(fn, "__name__", None) or getattr(fn, "name", None) or repr(fn)
+    for option, value in options.items():
+        if value is not None:
+            raise BadInput(f"{option}= is for Triton kernels, and {name} is none")
+    for config in configs or ():
+        if is_triton_config(config):
+            raise BadInput(f"{config} is a triton.Config, and {name} is no Triton kernel: write Config(…)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import FunctionType
@@ -12,18 +12,37 @@ from typing import Any, TypeAlias, cast
 
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Choice
 from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.space import Space
 from tunesmith.dispatch import KeySpec, check_key_spec, check_names
 from tunesmith.errors import BadInput, NoWorkingConfig, unknown
 from tunesmith.fingerprint import of_function
-from tunesmith.kernel import Clock, Default, Kernel
+from tunesmith.kernel import Around, Clock, Default, Kernel
 from tunesmith.options import Policy
 from tunesmith.search import STRATEGIES
 from tunesmith.tune import Effort
 
 SpaceLike: TypeAlias = "Space | Callable[[Problem, Device], Space]"
 MakeInputs: TypeAlias = "Callable[[Problem], Mapping[str, Any]]"
+
+
+@dataclass(frozen=True)
+class Frontend:
+    """What an object that stands before a TunedKernel adds to its calls (the one that looks like Triton's autotuner).
+
+    Attributes:
+        narrow: the Configs of a call's Space that are worth trying with these arguments by name, best first.
+        around: makes, of a call's arguments by name, what is done around each launch of a search.
+        chosen: hears of the Choice made for a Key: with the arguments by name, and the Summary if it was searched.
+        extra: what becomes of a call with keywords beside the kernel's parameters.
+    """
+
+    narrow: Callable[[Sequence[Config], Mapping[str, Any]], Sequence[Config]] | None = None
+    around: Callable[[Mapping[str, Any]], Around] | None = None
+    chosen: Callable[[Key, Choice, Mapping[str, Any], Any], None] | None = None
+    extra: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +74,7 @@ class Declaration:
         Raises:
             BadInput: naming the kernel, the list and the bad name.
         """
-        parameters = list(kernel.signature.parameters)
+        parameters = [name for name in kernel.signature.parameters if name not in self.spec.opaque]
         knobs = self.space.knobs if isinstance(self.space, Space) else ()
         check_key_spec(kernel.name, parameters, self.spec, knobs)
         check_names(kernel.name, "restore_value", self.restore, parameters, knobs)

@@ -1,4 +1,4 @@
-"""What the tuner asks of a kernel, and what it gets: `Kernel`, `Executable`, `Command`, `Clock`; no code."""
+"""What the tuner asks of a kernel, and what it gets: `Kernel`, `Executable`, `Command`, `Task`, `Clock`; no code."""
 
 from __future__ import annotations
 
@@ -29,6 +29,28 @@ class Command:
     output: Path
     timeout_s: float = 120.0
     environ: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A compilation that is one call of a function in a child process, which serves many such calls.
+
+    Attributes:
+        function: `module:name`. It is given what `request` returned as keywords, and returns `None` or a `Failed`.
+        request: makes these keywords, of JSON types; called in a thread of this process when a child is free.
+            What it raises is why the Config can't be compiled.
+        output: exists as soon as the function has done its work. A job whose output exists is done already.
+        timeout_s: when the child is killed.
+    """
+
+    function: str
+    request: Callable[[], Mapping[str, Any]]
+    output: Path
+    timeout_s: float = 120.0
+
+
+#: what has to be compiled for a Config
+Job: TypeAlias = "Command | Task"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +85,20 @@ class Executable(Protocol):
 class Specialised:
     """Which arguments decide the compiled binary of a Choice (and never the Choice): the specialisation key.
 
+    What an argument is (its class, an array's dtype and device) always counts. A tuple or a tensor descriptor that
+    stands in any of these lists is told from others by all its parts.
+
     Attributes:
         alignment: arrays by whether their address is divisible by 16.
-        divisibility: integers by whether they are divisible by 16 and whether they are 1.
+        divisibility: integers by whether they are divisible by 16 and whether they are 1, and by their width.
+        width: integers by whether they need 32 bits, 64, or 64 without a sign.
+        values: arguments whose value is compiled in (Triton's constexprs that are no knobs).
     """
 
     alignment: tuple[str, ...] = ()
     divisibility: tuple[str, ...] = ()
+    width: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 class Kernel(Protocol):
@@ -139,12 +168,36 @@ class Kernel(Protocol):
         """For each array argument that takes only some dtypes, their names; the usual one first."""
         ...
 
-    def compile_job(self, config: Config, problem: Problem, device: Device) -> Command | None:
+    def compile_job(self, config: Config, problem: Problem, device: Device) -> Job | None:
         """What has to be compiled for a Config, `None` for a backend that compiles nothing ahead."""
         ...
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> Executable:
         """Make a Config ready to launch."""
+        ...
+
+
+class Around(Protocol):
+    """What a kernel's author wants done around each launch of a search, beside restoring and zeroing.
+
+    One object for one stretch of a search. What it does is never part of a timed stretch, so what belongs after a
+    launch is done ahead of the next one, or at the end.
+    """
+
+    def launch_of(self, executable: Executable) -> Callable[..., Any]:
+        """What is launched for a candidate: its own launch, less what `before` does already."""
+        ...
+
+    def before(self, config: Config, args: Sequence[Any]) -> None:
+        """Ahead of a launch of this Config, when the arguments are as they have to be."""
+        ...
+
+    def after(self) -> None:
+        """What belongs after the latest launch, if that has not been done."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """The latest launch raised this: what belongs after it, now."""
         ...
 
 

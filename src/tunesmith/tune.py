@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from time import perf_counter
@@ -17,11 +17,11 @@ from tunesmith.core.problem import Problem
 from tunesmith.core.space import ENUMERATED, Space
 from tunesmith.errors import BudgetEnded, Busy, NoWorkingConfig
 from tunesmith.events import Compiled, Compiling, Racing, Sampled, Started, Summary, say
-from tunesmith.kernel import Built, Clock, Command, Executable, Kernel, Run
-from tunesmith.measure.failure import all_failed, attempt, is_machines
+from tunesmith.kernel import Around, Built, Clock, Executable, Job, Kernel, Run
+from tunesmith.measure.failure import all_failed, attempt, is_machines, told_of_failures
 from tunesmith.measure.inputs import Snapshot
 from tunesmith.measure.pick import Verdict, pick
-from tunesmith.measure.race import ROUNDS, Race, left_behind
+from tunesmith.measure.race import Race, left_behind, rounds_of
 from tunesmith.search import strategy
 from tunesmith.store import Store
 from tunesmith.workers import compile_all
@@ -43,6 +43,7 @@ class Subject:
         exact: the Problem that is measured, where the Key's is a bucket.
         args: the call's arguments by position; they are as before when the search ends.
         restore: arguments put back before each launch. zero: arguments zeroed before each launch.
+        around: makes what else is done around each launch.
     """
 
     kernel: Kernel
@@ -53,6 +54,12 @@ class Subject:
     args: Sequence[Any]
     restore: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
+    around: Callable[[], Around] | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The call's arguments by name."""
+        return dict(zip(self.kernel.signature.parameters, self.args, strict=True))
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,7 @@ def search(subject: Subject, store: Store, clock: Clock, effort: Effort) -> Summ
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
     _thread.depth = getattr(_thread, "depth", 0) + 1
     try:
-        _follow(state, known, *_to_time_again(known, stored, subject.key))
+        _follow(state, known, *_to_time_again(known, stored, subject.key, rounds_of(clock)))
     finally:
         _thread.depth -= 1
     done = {**known, **state.trials}
@@ -180,7 +187,9 @@ def _believed(trial: Trial, subject: Subject) -> bool:
     return trial.config in subject.space and not again
 
 
-def _to_time_again(known: Mapping[Config, Trial], stored: Sequence[Trial], key: Key) -> tuple[list[Config], bool]:
+def _to_time_again(
+    known: Mapping[Config, Trial], stored: Sequence[Trial], key: Key, rounds: int
+) -> tuple[list[Config], bool]:
     """Of the stored Trials, those that go into a race beside what is new; and whether they need one of their own.
 
     The incumbent, so that new Configs are compared with it side by side. In need of a race: those whose race was
@@ -190,16 +199,16 @@ def _to_time_again(known: Mapping[Config, Trial], stored: Sequence[Trial], key: 
     if verdict is None:
         return [], False
     stale = [t for t in verdict.ranking if key.stale(t.soft)][:STALE_RERACED]
-    unfinished = [trial for trial in _unfinished(stored) if trial.config in known]
+    unfinished = [trial for trial in _unfinished(stored, rounds) if trial.config in known]
     again = dict.fromkeys(t.config for t in (verdict.ranking[0], *unfinished, *stale))
     return list(again), bool(stale or unfinished)
 
 
-def _unfinished(trials: Iterable[Trial]) -> list[Trial]:
+def _unfinished(trials: Iterable[Trial], rounds: int) -> list[Trial]:
     """Those that would still be in the race they were in, if it had not been stopped."""
     samples = {t.config: t.outcome.samples_s for t in trials if isinstance(t.outcome, Measured)}
     best = min((min(s) for s in samples.values()), default=0.0)
-    going_on = {c for c, s in samples.items() if len(s) < ROUNDS and not left_behind(len(s), min(s), best)}
+    going_on = {c for c, s in samples.items() if len(s) < rounds and not left_behind(len(s), min(s), best)}
     return [t for t in trials if t.config in going_on]
 
 
@@ -251,7 +260,7 @@ def _evaluate(state: _State, batch: Sequence[Config]) -> None:
 def _compile(state: _State, batch: Sequence[Config]) -> tuple[list[Executable], dict[Config, float], set[Config]]:
     """(what can be launched, seconds the compiler took, what was looked at before time was up)."""
     subject, start = state.subject, perf_counter()
-    jobs: list[tuple[Config, Command | None]] = []
+    jobs: list[tuple[Config, Job | None]] = []
     seen: set[Config] = set()
     for config in batch:
         job, failure, error = attempt(
@@ -300,9 +309,9 @@ def _fail(state: _State, config: Config, failure: Failed, error: BaseException |
 
 def _race(state: _State, executables: Sequence[Executable], compile_s: Mapping[Config, float]) -> None:
     subject = state.subject
-    names = list(subject.kernel.signature.parameters)
-    snapshot = Snapshot(dict(zip(names, subject.args, strict=True)), subject.restore, subject.zero)
-    runs = [Run(executable, subject.args, snapshot.before_launch) for executable in executables]
+    snapshot = Snapshot(subject.arguments, subject.restore, subject.zero)
+    around = subject.around() if subject.around is not None else None
+    runs = [_candidate(executable, subject, snapshot, around) for executable in executables]
     say(Racing(len(runs)))
     asked = perf_counter()
     with state.store.device_lock(subject.device.place, state.effort.wait_s) as alone:
@@ -319,8 +328,8 @@ def _race(state: _State, executables: Sequence[Executable], compile_s: Mapping[C
             runs, state.clock, deadline=state.deadline, seed=state.effort.seed, first_round=state.next_round, left=keep,
             progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
         )  # fmt: skip
-        state.next_round += ROUNDS
-        _run(state, race, snapshot, executables, compile_s)
+        state.next_round += rounds_of(state.clock)
+        _run(state, race, snapshot, around, executables, compile_s)
         state.measure_s += perf_counter() - start
 
 
@@ -328,6 +337,7 @@ def _run(
     state: _State,
     race: Race,
     snapshot: Snapshot,
+    around: Around | None,
     executables: Sequence[Executable],
     compile_s: Mapping[Config, float],
 ) -> None:
@@ -336,6 +346,8 @@ def _run(
         race.run()
     finally:
         _keep(state, race, executables, compile_s, {executable.config for executable in executables})
+        if around is not None:
+            around.after()
         snapshot.put_back()
         state.first_error = state.first_error or next(iter(race.errors.values()), None)
 
@@ -354,6 +366,31 @@ def _keep(
         if config in configs and config in outcomes:
             state.add(config, outcomes[config], executable.resources, compile_s.get(config))
     state.commit()
+
+
+def _candidate(executable: Executable, subject: Subject, snapshot: Snapshot, around: Around | None) -> Run:
+    """A candidate with all that is done ahead of its launches."""
+    prepare, config = snapshot.before_launch, executable.config
+    if around is None:
+        return Run(executable, subject.args, prepare)
+
+    def before() -> None:
+        around.after()
+        if prepare is not None:
+            prepare()
+        around.before(config, subject.args)
+
+    launch = told_of_failures(around.launch_of(executable), around)
+    return Run(_Candidate(config, launch, executable.resources), subject.args, before)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An Executable whose launch is another one."""
+
+    config: Config
+    launch: Callable[..., Any]
+    resources: Resources
 
 
 def _conclude(
@@ -401,7 +438,9 @@ def _nothing_works(summary: Summary, state: _State) -> NoWorkingConfig | BudgetE
 
 def _choice(summary: Summary, verdict: Verdict, state: _State) -> Choice:
     subject, budget_s = state.subject, state.effort.budget_s
-    cut_short = summary.why_untried == BUDGET and (summary.counts["untried"] > 0 or _unfinished(summary.trials))
+    cut_short = summary.why_untried == BUDGET and (
+        summary.counts["untried"] > 0 or _unfinished(summary.trials, rounds_of(state.clock))
+    )
     partial = BUDGET if cut_short else ""
     winner = verdict.winner
     others = [trial for trial in verdict.ranking if trial is not winner]

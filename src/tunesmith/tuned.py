@@ -11,6 +11,7 @@ from functools import update_wrapper
 from pathlib import Path
 from types import MethodType
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from tunesmith import tracks
 from tunesmith.core.config import Config
@@ -19,11 +20,12 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Trial
 from tunesmith.core.problem import Problem, complete
 from tunesmith.core.space import Space
-from tunesmith.declaration import Declaration, SpaceLike
-from tunesmith.dispatch import Call, Dispatcher, dtype_name, is_array
+from tunesmith.declaration import Declaration, Frontend, SpaceLike
+from tunesmith.dispatch import Call, Dispatcher, LeftOut, dtype_name, is_array
 from tunesmith.errors import BadInput, Busy, NoWorkingConfig, TunesmithWarning, unknown
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock, Executable, Kernel
+from tunesmith.measure.allowed import why_not_to_measure
 from tunesmith.measure.clock import clock_for, protocol_for
 from tunesmith.measure.failure import attempt, name_the_config
 from tunesmith.missed import counted
@@ -45,9 +47,11 @@ class TunedKernel:
     Threads: calls may come from any thread. One search runs for a key, the other threads wait for its Choice.
     """
 
-    def __init__(self, kernel: Kernel, declared: Declaration, wrapped: Any = None) -> None:
+    def __init__(
+        self, kernel: Kernel, declared: Declaration, wrapped: Any = None, frontend: Frontend | None = None
+    ) -> None:
         declared.check(kernel)
-        self.kernel, self.declared = kernel, declared
+        self.kernel, self.declared, self._frontend = kernel, declared, frontend or Frontend()
         self.tables: tuple[Tables, ...] = ()
         self._choices: OrderedDict[tuple[Policy, Key], Choice] = OrderedDict()
         self._binaries: OrderedDict[tuple[object, ...], Executable] = OrderedDict()
@@ -58,7 +62,14 @@ class TunedKernel:
         self._lock = threading.Lock()
         self._searched: dict[str, set[object]] = {}
         self._searching_s = 0.0
-        self._dispatcher = Dispatcher(kernel.signature, declared.spec, self._resolve, declared.policy, name=kernel.name)
+        self._left_out = LeftOut(kernel, declared.spec)
+        self._warned: set[str] = set()
+        self._served: WeakKeyDictionary[Callable[..., Any], Choice] = WeakKeyDictionary()
+        self._notes_latest = frontend is not None
+        self._dispatcher = Dispatcher(
+            kernel.signature, declared.spec, self._resolve, declared.policy, name=kernel.name,
+            extra=self._frontend.extra, notes_latest=self._notes_latest,
+        )  # fmt: skip
         # A class of its own, whose __call__ is the generated function: a frame less, and keywords bound once.
         own_class = type("TunedKernel", (type(self),), {"__call__": staticmethod(self._dispatcher.call)})
         cast(Any, self).__class__ = own_class
@@ -92,6 +103,31 @@ class TunedKernel:
         """As a method: bound to its object, like any function of a class."""
         return self if owner is None else MethodType(self, owner)
 
+    @property
+    def call(self) -> Callable[..., Any]:
+        """What a call runs: one function for the kernel's life."""
+        return self._dispatcher.call
+
+    def say(self, text: str) -> None:
+        """Print a line that another tuner's users expect, on standard output."""
+        from tunesmith.report.terminal import print_line
+
+        print_line(text)
+
+    def forget_latest(self) -> None:
+        """Note that the latest call was another's."""
+        self._dispatcher.latest[0] = None
+
+    def trials(self, key: Key) -> Sequence[Trial]:
+        """What is stored of a Key."""
+        return default_store().trials(key)
+
+    @property
+    def latest(self) -> Choice | None:
+        """The Choice of the latest call, where a frontend asked for it to be noted; `None` before the first."""
+        launch = self._dispatcher.latest[0]
+        return None if launch is None else self._served.get(launch)
+
     def lookup(self, *args: Any, **kwargs: Any) -> Choice | None:
         """The Choice that is known for a call, `None` if there is none. Launches and measures nothing."""
         subject = self._subject(self._dispatcher.problem_of(*args, **kwargs))
@@ -99,9 +135,8 @@ class TunedKernel:
 
     def choice(self, *args: Any, **kwargs: Any) -> Choice:
         """The Choice that a call would use under the policy in force; under `search` that may mean measuring."""
-        return self._choose(
-            self._subject(self._dispatcher.problem_of(*args, **kwargs)), policy_in_force(self.declared.policy)
-        )
+        subject = self._subject(self._dispatcher.problem_of(*args, **kwargs))
+        return self._choose(subject, self._allowed(subject, policy_in_force(self.declared.policy)))
 
     def explain(self, *args: Any, **kwargs: Any) -> None:
         """Print what a call would use and why: track, source, runner-up, ties. Measures nothing."""
@@ -117,7 +152,11 @@ class TunedKernel:
         with self._lock:
             choice = self._choices.get((policy, subject.key))
         if choice is None:
-            choice = self._explained(subject, policy, store)
+            choice = self._explained(self._narrowed(subject), policy, store)
+        left_out = self._left_out.of(subject.key)
+        if left_out:
+            note = f"calls of this key differed in arguments that are not in it: {', '.join(left_out)}"
+            choice = replace(choice, note="; ".join(filter(None, (choice.note, note))))
         return subject.key, choice, store.trials(subject.key)
 
     def _explained(self, subject: Subject, policy: Policy, store: Store) -> Choice:
@@ -153,7 +192,7 @@ class TunedKernel:
         """
         if options().read_only:
             raise BadInput(f"{self.kernel.name} is not tuned: TUNESMITH_READ_ONLY is set, and nothing is measured")
-        subject = self._subject(self._dispatcher.problem_of(*args, **kwargs))
+        subject = self._narrowed(self._subject(self._dispatcher.problem_of(*args, **kwargs)))
         store = default_store()
         with store.claim(subject.key, options().wait_s) as claimed:
             if not claimed:
@@ -164,6 +203,8 @@ class TunedKernel:
             effort = self._effort(budget_s, strategy)
             summary = search(subject, store, self._clock(subject.device), effort)
         self._found(subject.key)
+        assert summary.choice is not None
+        self._tell(subject, summary.choice, summary)
         return summary
 
     def problem(self, text: str | Problem) -> Problem:
@@ -204,7 +245,8 @@ class TunedKernel:
     def _check_inputs(self, asked: Problem, made: Mapping[str, Any]) -> None:
         """Refuse inputs that are not those asked for: they would be tuned under a wrong name."""
         try:
-            exact = self._dispatcher.problem_of(**made).exact
+            opaque = dict.fromkeys(self.declared.spec.opaque)  # a grid may be the caller's to give
+            exact = self._dispatcher.problem_of(**{**opaque, **made}).exact
         except TypeError as error:
             raise BadInput(f"{self.kernel.name}: what make_inputs made is no call of it: {error}") from None
         for name in asked:
@@ -256,14 +298,18 @@ class TunedKernel:
         """The slow path of a call: its launch, and whether the dispatcher may keep it."""
         policy = policy_in_force(self.declared.policy)
         subject = self._subject(call, identify=policy.track != "default")
-        choice = self._choose(subject, policy)
+        allowed = self._allowed(subject, policy)
+        choice = self._choose(subject, allowed)
+        self._left_out.note(subject.key, call.args)
         executable, fresh = self._binary(choice, subject, call)
-        launch = executable.launch
+        launch, kept = executable.launch, allowed is policy and choice.source != tracks.MEANWHILE
         if choice.source == ONLY and fresh:
-            return name_the_config(launch, self.kernel.name, choice.config), False
-        if policy.track == "lookup" and choice.source == tracks.DEFAULT:
-            return counted(self.kernel.name, subject.key.problem, launch), not self._exact_only
-        return launch, choice.source != tracks.MEANWHILE and not self._exact_only
+            launch, kept = name_the_config(launch, self.kernel.name, choice.config), False
+        elif allowed.track == "lookup" and choice.source == tracks.DEFAULT:
+            launch = counted(self.kernel.name, subject.key.problem, launch)
+        if self._notes_latest:
+            self._served[launch] = choice
+        return launch, kept and not self._exact_only
 
     def _subject(self, call: Call, *, identify: bool = True) -> Subject:
         """What a call is about. Without `identify` the Key names no source: enough for the default track."""
@@ -277,7 +323,16 @@ class TunedKernel:
         )  # fmt: skip
         space = self._space_for(call.exact, device)
         compiled = kernel.for_call(call.args)
-        return Subject(compiled, key, call.exact, space, device, call.args, declared.restore, declared.zero)
+        subject = Subject(compiled, key, call.exact, space, device, call.args, declared.restore, declared.zero)
+        around = self._frontend.around
+        return subject if around is None else replace(subject, around=lambda: around(subject.arguments))
+
+    def _narrowed(self, subject: Subject) -> Subject:
+        """The same with the Configs that the frontend leaves of its Space for these arguments."""
+        if self._frontend.narrow is None or subject.space.only is not None:
+            return subject
+        kept = self._frontend.narrow(list(subject.space), subject.arguments)
+        return replace(subject, space=Space.of(kept))
 
     def _space_for(self, problem: Problem, device: Device) -> Space:
         """The Space, which a function of the author's makes once for each Problem and device."""
@@ -302,13 +357,30 @@ class TunedKernel:
     def _clock(self, device: Device) -> Clock:
         return self.declared.clock or clock_for(device)
 
+    def _allowed(self, subject: Subject, policy: Policy) -> Policy:
+        """The policy as far as this moment allows it: where nothing may be measured, a search is a look-up."""
+        with self._lock:
+            known = (policy, subject.key) in self._choices
+        why = "" if policy.track != "search" or known or subject.space.only is not None else why_not_to_measure()
+        if not why:
+            return policy
+        if why not in self._warned and tracks.known_choice(subject, default_store(), self.tables, "lookup") is None:
+            self._warned.add(why)
+            warnings.warn(
+                f"{self.kernel.name}({subject.key.problem}) was called {why}, where nothing can be measured, and "
+                "nothing is known of it: its default Config serves. Call or tune it once before",
+                TunesmithWarning, stacklevel=2,
+            )  # fmt: skip
+        return Policy.of("lookup")
+
     def _choose(self, subject: Subject, policy: Policy) -> Choice:
         remembered = (policy, subject.key)
         with self._lock:
             if remembered in self._choices:
                 self._choices.move_to_end(remembered)
                 return self._choices[remembered]
-        choice = self._decide(subject, policy)
+        choice, summary = self._decide(self._narrowed(subject), policy)
+        self._tell(subject, choice, summary)
         with self._lock:
             if choice.source == tracks.MEANWHILE:
                 if len(self._waited) >= REMEMBERED:
@@ -320,12 +392,12 @@ class TunedKernel:
                 self._choices.popitem(last=False)
         return choice
 
-    def _decide(self, subject: Subject, policy: Policy) -> Choice:
+    def _decide(self, subject: Subject, policy: Policy) -> tuple[Choice, Summary | None]:
         default = self._default(subject)
         if policy.track == "default":
-            return tracks.default_choice(default(), subject.space, "default")
+            return tracks.default_choice(default(), subject.space, "default"), None
         if policy.track == "lookup":
-            return tracks.lookup(subject, default, default_store(), self.tables, policy)
+            return tracks.lookup(subject, default, default_store(), self.tables, policy), None
         effort = self._effort(None, None)
         if subject.key in self._waited:
             effort = replace(effort, wait_s=0.0)
@@ -335,7 +407,11 @@ class TunedKernel:
         if summary is not None:
             self._found(subject.key)
             self._note_many_values(subject.key.problem, summary)
-        return choice
+        return choice, summary
+
+    def _tell(self, subject: Subject, choice: Choice, summary: Summary | None) -> None:
+        if self._frontend.chosen is not None:
+            self._frontend.chosen(subject.key, choice, subject.arguments, summary)
 
     def _effort(self, budget_s: float | None, strategy: str | None) -> Effort:
         budgets = [b for b in (budget_s, options().budget_s, self.declared.effort.budget_s) if b is not None]
@@ -346,7 +422,14 @@ class TunedKernel:
         )  # fmt: skip
 
     def _default(self, subject: Subject) -> Callable[[], Config]:
-        return lambda: self.declared.default_for(self.kernel.name, subject.exact, subject.device)
+        def default() -> Config:
+            narrowed = self._frontend.narrow is not None
+            if narrowed and self.declared.default is None:
+                return next(iter(subject.space))
+            config = self.declared.default_for(self.kernel.name, subject.exact, subject.device)
+            return next(iter(subject.space)) if narrowed and config not in subject.space else config
+
+        return default
 
     def _binary(self, choice: Choice, subject: Subject, call: Call) -> tuple[Executable, bool]:
         """The compiled Config for a call's specialisation, and whether it was made just now."""
@@ -355,7 +438,9 @@ class TunedKernel:
             choice.config,
             call.exact if self.kernel.per_problem else None,
             call.specialisation,
+            call.kinds,
             subject.device.identity,
+            call.places,
         )
         with self._lock:
             if name in self._binaries:

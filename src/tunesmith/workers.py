@@ -20,10 +20,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeAlias
 
+from tunesmith import children
+from tunesmith.children import Stopped
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed
 from tunesmith.errors import CompileFailed
-from tunesmith.kernel import Built, Command
+from tunesmith.kernel import Built, Command, Job, Task
 
 #: what a compiler may print before the rest is dropped: the first errors matter, the thousandth does not
 OUTPUT_BYTES = 256 * 1024
@@ -49,10 +51,6 @@ class Finished:
     output: str
     timed_out: bool = False
     seconds: float = 0.0
-
-
-class Stopped(Exception):
-    """A child was killed because its caller was told to stop."""
 
 
 def run_command(
@@ -138,7 +136,7 @@ Compiled: TypeAlias = "tuple[Config, Built | Failed | None]"
 
 
 def compile_all(
-    jobs: Iterable[tuple[Config, Command | None]], n_workers: int, *, stop: threading.Event | None = None
+    jobs: Iterable[tuple[Config, Job | None]], n_workers: int, *, stop: threading.Event | None = None
 ) -> Iterator[Compiled]:
     """Compile in parallel child processes and yield each job as it finishes.
 
@@ -159,10 +157,10 @@ def compile_all(
     def stopped() -> bool:
         return stop is not None and stop.is_set()
 
-    def start(config: Config, command: Command) -> None:
-        waiting[command.output] = [config]
-        future = pool.submit(_compile, command, _Either(halt, stop))
-        future.add_done_callback(lambda future, output=command.output: finished.put((output, future)))
+    def start(config: Config, job: Job) -> None:
+        waiting[job.output] = [config]
+        future = pool.submit(_compile, job, _Either(halt, stop))
+        future.add_done_callback(lambda future, output=job.output: finished.put((output, future)))
 
     try:
         exhausted = False
@@ -172,15 +170,15 @@ def compile_all(
                 if taken is None:
                     exhausted = True
                     break
-                config, command = taken
-                if command is None:
+                config, job = taken
+                if job is None:
                     yield config, None
-                elif command.output in waiting:
-                    waiting[command.output].append(config)
-                elif command.output in done:
-                    yield config, _again(done[command.output])
+                elif job.output in waiting:
+                    waiting[job.output].append(config)
+                elif job.output in done:
+                    yield config, _again(done[job.output])
                 else:
-                    start(config, command)
+                    start(config, job)
             if stopped():
                 exhausted = True
             if waiting:
@@ -192,6 +190,9 @@ def compile_all(
                 yield configs[0], result
                 for config in configs[1:]:
                     yield config, _again(result)
+    except BaseException:  # Ctrl-C, or a caller who wants no more
+        children.end_spare()
+        raise
     finally:
         halt.set()
         pool.shutdown(wait=True, cancel_futures=True)
@@ -208,13 +209,13 @@ class _Either(threading.Event):
         return any(event.is_set() for event in self._events)
 
 
-def compile_one(command: Command) -> Built:
+def compile_one(job: Job) -> Built:
     """Compile here and now.
 
     Raises:
         CompileFailed: with all that the compiler said.
     """
-    result = _compile(command, None)
+    result = _compile(job, None)
     if isinstance(result, Failed):
         raise CompileFailed(f"{result.reason}\n{result.detail}".rstrip(), result.detail)
     return result
@@ -224,12 +225,34 @@ def _again(result: Built | Failed) -> Built | Failed:
     return Built(result.path, 0.0, result.log) if isinstance(result, Built) else result
 
 
-def _compile(command: Command, stop: threading.Event | None) -> Built | Failed:
-    """One job: into a scratch folder beside its output, then in one move to its place."""
+def _compile(job: Job, stop: threading.Event | None) -> Built | Failed:
     if stop is not None and stop.is_set():
         raise Stopped
-    if command.output.exists():
-        return Built(command.output, 0.0)
+    if job.output.exists():
+        return Built(job.output, 0.0)
+    return _run_task(job, stop) if isinstance(job, Task) else _run_compiler(job, stop)
+
+
+def _run_task(task: Task, stop: threading.Event | None) -> Built | Failed:
+    """One job in a kept child."""
+    start = time.monotonic()
+    try:
+        request = task.request()
+    except Exception as error:
+        return children.failed_by(error)
+    try:
+        answer = children.call(task.function, request, task.timeout_s, stop)
+    except OSError as error:  # no process can be started
+        return children.failed_by(error)
+    if answer.failed is not None:
+        return answer.failed
+    if not task.output.exists():
+        return Failed("compile", f"{task.function} succeeded without writing its output", answer.log)
+    return Built(task.output, time.monotonic() - start, answer.log)
+
+
+def _run_compiler(command: Command, stop: threading.Event | None) -> Built | Failed:
+    """One job: into a scratch folder beside its output, then in one move to its place."""
     scratch = None
     try:
         command.output.parent.mkdir(parents=True, exist_ok=True)

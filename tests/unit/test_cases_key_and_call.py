@@ -122,6 +122,7 @@ def test_r12_the_warm_path_touches_no_file_hash_clock_or_environment(monkeypatch
                 assert f(F32, m, 2, *range(21)) == 20
 
 
+@pytest.mark.filterwarnings("ignore:.*differ in arguments that are not in key=")
 def test_r12_memory_stays_flat_over_many_warm_calls() -> None:
     f = tuned(["m"], by_block())
     for m in range(4):

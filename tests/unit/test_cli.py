@@ -200,7 +200,7 @@ def test_a_file_without_attribute_says_what_is_in_it(run: Run, target: Target) -
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("tun",), "unknown command 'tun': did you mean 'tune'? known: tune, explain, kernels, doctor, store"),
+        (("tun",), "unknown command 'tun': did you mean 'tune'? known: tune, explain, compile, kernels, doctor, store"),
         (("store", "inf"), "unknown command 'inf': did you mean 'info'? known: info, gc, export, merge"),
         (("store",), "good ones: info, gc, export, merge"),
         (("tune",), "TARGET"),
@@ -407,9 +407,11 @@ def test_doctor_says_what_works_and_where_the_store_is(run: Run, tmp_path: Path)
 
 
 def test_doctor_without_a_compiler_says_what_to_type(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from tunesmith import backends
     from tunesmith.options import options
 
     monkeypatch.setenv("TUNESMITH_CC", str(tmp_path / "no-such-compiler"))
+    monkeypatch.setattr(backends, "_triton", lambda: backends.BackendState("triton", False, "not installed"))
     options.cache_clear()
     ended = run("doctor")
     assert ended.code == 1

@@ -8,6 +8,7 @@ from inspect import Parameter, Signature
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.fakes import ScriptedClock
 
 from tunesmith import Config, Device, Problem, Resources, Space, TunedKernel, autotune
@@ -77,6 +78,7 @@ def at_offset(bytes_: int) -> Any:
     return buffer[start : start + 64].view(np.float32)
 
 
+@pytest.mark.filterwarnings("ignore:.*differ in arguments that are not in key=")
 def test_a_misaligned_view_and_another_divisibility_recompile_and_never_search() -> None:
     kernel, clock, made = assembled()
     assert kernel(at_offset(0), 32, 5) == (2, ("x aligned", "n % 16: True"))
@@ -93,6 +95,7 @@ def test_a_misaligned_view_and_another_divisibility_recompile_and_never_search()
     ]
 
 
+@pytest.mark.filterwarnings("ignore:.*differ in arguments that are not in key=")
 def test_binaries_are_reused_whatever_the_key_and_the_key_is_searched_whatever_the_binary() -> None:
     kernel, clock, made = assembled()
     for n in (32, 48, 64, 33, 35, 1):

@@ -12,7 +12,7 @@ from tunesmith.kernel import Kernel
 #: what a Kernel has and no other object of a user's
 _KERNEL_METHODS = ("compile_job", "load", "fingerprint", "device", "signature")
 #: kernel languages of which this version knows the name alone
-_NOT_YET = ("triton", "cuda", "cute", "flydsl")
+_NOT_YET = ("cuda", "cute", "flydsl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +85,19 @@ def describe() -> list[BackendState]:
     return [
         cc,
         BackendState("callable", True, "Python"),
+        _triton(),
         *(BackendState(name, False, "not in this version") for name in _NOT_YET),
     ]
+
+
+def _triton() -> BackendState:
+    """Whether Triton is there; a GPU is needed only to launch. Imports neither it nor torch."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found: dict[str, str] = {}
+    for package in ("triton", "torch"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            return BackendState("triton", False, f"{package} is not installed", f"pip install {package}")
+    return BackendState("triton", True, ", ".join(f"{package} {number}" for package, number in found.items()))

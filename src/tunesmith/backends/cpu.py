@@ -108,10 +108,12 @@ def _cuda(index: int) -> Device:
     if known is not None:
         return replace(known, units=found.multi_processor_count, uid=str(index))
     return Device(
-        "hip" if hip else "cuda",
-        found.name,
-        arch,
-        found.multi_processor_count,
-        uid=str(index),
+        "hip" if hip else "cuda", found.name, arch, found.multi_processor_count, uid=str(index),
+        registers_per_unit=getattr(found, "regs_per_multiprocessor", 0),
+        # torch before 2.5 tells what a block gets without asking: less than it can have, and no limit
+        shared_bytes_per_block=getattr(found, "shared_memory_per_block_optin", 0),
+        shared_bytes_per_unit=getattr(found, "shared_memory_per_multiprocessor", 0),
+        threads_per_unit=getattr(found, "max_threads_per_multi_processor", 0),
+        warp=getattr(found, "warp_size", 0), l2_bytes=getattr(found, "L2_cache_size", 0),
         memory_bytes=found.total_memory,
-    )
+    )  # fmt: skip

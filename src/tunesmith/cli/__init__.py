@@ -18,6 +18,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from tunesmith.cli import store
+from tunesmith.cli.compile import compile_
 from tunesmith.cli.doctor import doctor
 from tunesmith.cli.explain import explain
 from tunesmith.cli.kernels import kernels
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 app.command()(tune)
 app.command()(explain)
+app.command("compile")(compile_)
 app.command()(kernels)
 app.command()(doctor)
 app.add_typer(store.app, name="store")

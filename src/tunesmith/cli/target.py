@@ -61,6 +61,7 @@ def _kernel_in(module: ModuleType, attribute: str, place: str) -> TunedKernel:
         if not hasattr(found, part):
             raise BadInput(f"{place} has no attribute {attribute!r}; {_tuned_there(module)}")
         found = getattr(found, part)
+    found = getattr(found, "tuned", found)  # what stands in for triton.autotune's object has its tuned kernel inside
     if not isinstance(found, TunedKernel):
         kind = f"of type {type(found).__name__}, not a kernel with @tunesmith.autotune"
         raise BadInput(f"{place}:{attribute} is {kind}; {_tuned_there(module)}")
@@ -70,7 +71,7 @@ def _kernel_in(module: ModuleType, attribute: str, place: str) -> TunedKernel:
 def _tuned_there(module: ModuleType) -> str:
     from tunesmith.tuned import TunedKernel
 
-    names = [name for name, value in vars(module).items() if isinstance(value, TunedKernel)]
+    names = [n for n, value in vars(module).items() if isinstance(getattr(value, "tuned", value), TunedKernel)]
     return f"tuned kernels there: {', '.join(names) or '(none)'}"
 
 

@@ -2,14 +2,17 @@
 
 from tunesmith.dispatch.arguments import dtype_name, is_array
 from tunesmith.dispatch.dispatcher import WARM_ENTRIES, Call, Dispatcher, Launch
-from tunesmith.dispatch.spec import KeySpec, check_key_spec, check_names
+from tunesmith.dispatch.left_out import LeftOut
+from tunesmith.dispatch.spec import KeyNames, KeySpec, check_key_spec, check_names
 
 __all__ = [
     "WARM_ENTRIES",
     "Call",
     "Dispatcher",
+    "KeyNames",
     "KeySpec",
     "Launch",
+    "LeftOut",
     "check_key_spec",
     "check_names",
     "dtype_name",

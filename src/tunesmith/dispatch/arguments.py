@@ -95,6 +95,13 @@ def plain(value: Any) -> object:
         return str.__str__(value)
     if isinstance(value, int):
         return value if isinstance(value, bool) else int(value)
+    if isinstance(value, tuple):
+        parts = [plain(part) for part in cast("tuple[object, ...]", value)]
+        return cast(object, value) if any(is_array(part) for part in parts) else repr(tuple(parts))
+    if type(value).__name__ == "constexpr" and hasattr(value, "value"):  # Triton's wrapping
+        return plain(value.value)
+    if not hasattr(value, "dtype") and any(c.__name__ == "dtype" for c in type(value).__mro__):  # torch's, Triton's
+        return str(getattr(value, "name", None) or value).rpartition(".")[2]
     # an integer array without dimensions is its one element; any other array is refused by Problem
     integer = hasattr(value, "__index__") and getattr(value, "shape", ()) == ()
     return operator.index(value) if integer and "int" in str(getattr(value, "dtype", "int")) else value
@@ -106,7 +113,58 @@ def integer_facts(value: object) -> tuple[str, ...]:
     if type(n) is not int:
         return ()
     facts = ("== 1",) if n == 1 else ("% 16 == 0",) if n % 16 == 0 else ()
-    return facts if -(2**31) <= n < 2**31 else (*facts, "needs 64 bits")
+    return (*facts, *width_facts(n))
+
+
+def width_facts(value: object) -> tuple[str, ...]:
+    """Whether an integer needs more than 32 bits; nothing for what is no integer."""
+    n = plain(value)
+    if type(n) is not int or -(2**31) <= n < 2**31:
+        return ()
+    return ("needs 64 bits",) if n < 2**63 else ("needs 64 bits without a sign",)
+
+
+def is_descriptor(value: object) -> bool:
+    """Whether it is a tensor descriptor, as Triton's: a tensor and the shape of the blocks it is read in."""
+    return hasattr(value, "base") and hasattr(value, "block_shape") and is_array(cast(Any, value).base)
+
+
+def is_compound(value: object) -> bool:
+    """Whether a value has parts, or is of a class that nothing is known of: then `structure` tells it from others."""
+    if is_array(value):
+        return False
+    return isinstance(value, (tuple, list)) or type(plain(value)) not in (int, float, bool, str, type(None))
+
+
+def structure(value: Any) -> object:
+    """Everything of an argument that a compiler may rely on: of a tuple, of each part; of a descriptor, its blocks."""
+    if value is None:
+        return None
+    if is_array(value):
+        return value.__class__, value.dtype, getattr(value, "device", None), aligned("an argument", value)
+    if is_descriptor(value):
+        base = value.base
+        blocks = tuple(cast("Sequence[int]", value.block_shape))
+        return value.__class__, base.dtype, getattr(base, "device", None), blocks, getattr(value, "padding", None)
+    if isinstance(value, (tuple, list)):
+        parts = cast("Sequence[object]", value)
+        return type(parts), tuple([structure(part) for part in parts])
+    n = plain(value)
+    if type(n) is int:
+        return int, integer_facts(n)
+    return type(n) if type(n) in (bool, float) else (value.__class__, n)
+
+
+def leaves(name: str, value: Any) -> list[tuple[str, Any]]:
+    """The arrays of an argument by name: itself, those of a tuple (`xs.0`), the one under a descriptor."""
+    if is_array(value):
+        return [(name, value)]
+    if is_descriptor(value):
+        return [(name, value.base)]
+    if isinstance(value, (tuple, list)):
+        parts = enumerate(cast("Sequence[object]", value))
+        return [leaf for i, part in parts for leaf in leaves(f"{name}.{i}", part)]
+    return []
 
 
 class StrideClasses(dict[Any, str]):

@@ -8,7 +8,7 @@ import linecache
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import FunctionType
 from typing import Any, TypeAlias, cast
 
@@ -19,8 +19,12 @@ from tunesmith.dispatch.arguments import (
     dtype_name,
     integer_facts,
     is_array,
+    is_compound,
+    leaves,
     plain,
     strides_of,
+    structure,
+    width_facts,
 )
 from tunesmith.dispatch.keyfunction import Asked, Form, Seen, Writer, bucketed
 from tunesmith.dispatch.spec import KeySpec, names_taken
@@ -46,12 +50,16 @@ class Call:
         problem: bucketed: what the Key holds.
         exact: not bucketed.
         specialisation: what the binary may rely on, by argument: `("x % 16 == 0", "n == 1")`.
+        kinds: what each argument is: an array's dtype, another value's class.
+        places: the devices the arrays are on, as torch spells them.
     """
 
     args: tuple[Any, ...]
     problem: Problem
     exact: Problem
     specialisation: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
 
 
 class Dispatcher:
@@ -71,6 +79,12 @@ class Dispatcher:
             raise: then nothing is.
         own_policy: the policy the kernel's author set, `None` for none; checked.
         name: the kernel's name, for messages.
+        extra: what becomes of a call that has keywords beside the parameters: given its arguments and these. Without
+            it they are a TypeError.
+        notes_latest: keep `latest` up to date, which costs a warm call some nanoseconds.
+
+    Attributes:
+        latest: the launch of the latest call, in a list.
 
     Raises:
         BadInput: for variadic parameters and for a policy that does not exist.
@@ -84,6 +98,8 @@ class Dispatcher:
         own_policy: str | None = None,
         *,
         name: str = "kernel",
+        extra: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None,
+        notes_latest: bool = False,
     ) -> None:
         parameters = tuple(signature.parameters.values())
         for p in parameters:
@@ -96,9 +112,12 @@ class Dispatcher:
         self._asked = tuple(_asked(p.name, spec) for p in parameters)
         self._user_names: tuple[str, ...] | None = None
         if callable(spec.names):
-            self._user_names = names_taken(name, spec.names, tuple(signature.parameters), ())
+            deciding = [p for p in signature.parameters if p not in spec.opaque]
+            self._user_names = names_taken(name, spec.names, deciding, ())
         user_key = None if self._user_names is None else (self._comparable_user_fields, self._user_names)
-        self._writer = Writer(parameters, self._asked, user_key, scoped_policy.get, self._miss)
+        self.latest: list[Launch | None] = [None]
+        latest = self.latest if notes_latest else None
+        self._writer = Writer(parameters, self._asked, user_key, scoped_policy.get, self._miss, extra, latest)
         # Guards what follows. Re-entrant: a finalizer that runs meanwhile may call a kernel.
         self._lock = threading.RLock()
         self._seen: tuple[Seen, ...] = (Seen(),) * len(parameters)
@@ -151,6 +170,7 @@ class Dispatcher:
             with self._lock:
                 if clears == self._clears or self._cleared_by == threading.get_ident():
                     self._remember(args, launch)
+        self.latest[0] = launch
         return launch(*args)
 
     def _remember(self, args: tuple[Any, ...], launch: Launch) -> None:
@@ -168,7 +188,7 @@ class Dispatcher:
         """
         with self._lock:
             asked_and_seen = zip(self._asked, self._seen, args, strict=True)
-            self._seen = tuple(seen.add(value, a.keyed) for a, seen, value in asked_and_seen)
+            self._seen = tuple(seen if a.opaque else seen.add(value, a.by_value) for a, seen, value in asked_and_seen)
             form = self._writer.form(self._seen)
             if form != self._form:
                 # A call that is inside the old code goes on with the old dictionary, empty from now on.
@@ -177,11 +197,19 @@ class Dispatcher:
                 functions = self._define()
                 self._key_of, self._function.__code__ = functions["key"], functions["call"].__code__
                 old.clear()
-            key = self._key_of(*args)
         try:
-            hash(key)
+            hash(self._key_of(*args))
         except TypeError as error:
-            raise BadInput(f"kernel {self._name}: an array's dtype or device can't be part of a key: {error}") from None
+            raise BadInput(f"kernel {self._name}: {self._unhashable(args)} can't be part of a key: {error}") from None
+
+    def _unhashable(self, args: tuple[Any, ...]) -> str:
+        """Which argument has no hash, in words."""
+        for a, value in zip(self._asked, args, strict=True):
+            try:
+                hash(None if a.opaque else a.read(value))
+            except TypeError:
+                return f"an array's dtype or device ({a.name})" if is_array(value) else f"argument {a.name!r}"
+        return "an array's dtype or device"
 
     @property
     def _warm_name(self) -> str:
@@ -208,7 +236,13 @@ class Dispatcher:
         fields: dict[str, object] = {}
         exact: dict[str, object] = {}
         specialisation: list[str] = []
+        kinds: list[str] = []
+        places: dict[str, None] = {}
         for a, value in zip(self._asked, args, strict=True):
+            if a.opaque:
+                continue
+            kinds.append(dtype_name(value) if is_array(value) else type(value).__qualname__)
+            places.update((str(getattr(array, "device", "cpu")), None) for _, array in leaves(a.name, value))
             if a.keyed:
                 exact[a.name] = self._key_value(a.name, value)
                 fields[a.name] = bucketed(a.name, a.bucket, exact[a.name])
@@ -225,7 +259,8 @@ class Dispatcher:
                 exact[name] = self._key_value(name, value)
                 fields[name] = bucketed(name, self._spec.buckets.get(name), exact[name])
         problem = Problem(fields)
-        return Call(args, problem, Problem(exact) if self._spec.buckets else problem, tuple(specialisation))
+        whole = Problem(exact) if self._spec.buckets else problem
+        return Call(args, problem, whole, tuple(specialisation), tuple(kinds), tuple(places))
 
     def _key_value(self, name: str, given: object) -> object:
         value: Any = plain(given)
@@ -261,16 +296,21 @@ def _asked(name: str, spec: KeySpec) -> Asked:
         alignment=name in spec.alignment,
         pointer_facts=name in spec.specialised.alignment,
         integer_facts=name in spec.specialised.divisibility,
+        width=name in spec.specialised.width,
+        value=name in spec.specialised.values,
+        structured=any(name in names for names in asdict(spec.specialised).values()),
+        opaque=name in spec.opaque,
     )
 
 
 def _fields(a: Asked, value: Any) -> dict[str, object]:
     """The fields of an argument that is not in the key."""
+    if a.value and not is_array(value):
+        return {}
     if value is None:
         return {a.name: None}
-    fields: dict[str, object] = {}
-    if is_array(value):
-        fields[f"{a.name}.dtype"] = dtype_name(value)
+    arrays = leaves(a.name, value) if a.structured or is_array(value) else []  # the warm key tells no more
+    fields: dict[str, object] = {f"{name}.dtype": dtype_name(array) for name, array in arrays}
     if a.strides:
         fields[f"{a.name}.strides"] = stride_classes(strides_of(a.name, value))
     if a.alignment:
@@ -280,7 +320,12 @@ def _fields(a: Asked, value: Any) -> dict[str, object]:
 
 def _facts(a: Asked, value: Any) -> list[str]:
     """What a binary may rely on of one argument."""
-    facts = [f"{a.name} {fact}" for fact in integer_facts(value)] if a.integer_facts else []
+    if a.value:
+        return [f"{a.name} == {a.compiled_in(value)!r}"]
+    if a.structured and is_compound(value):
+        return [f"{a.name} is {structure(value)!r}"]
+    integer = integer_facts(value) if a.integer_facts else width_facts(value) if a.width else ()
+    facts = [f"{a.name} {fact}" for fact in integer]
     if a.pointer_facts and is_array(value) and aligned(a.name, value):
         facts.append(f"{a.name} % {ALIGNMENT_BYTES} == 0")
     return facts

@@ -25,9 +25,12 @@ from tunesmith.dispatch.arguments import (
     aligned,
     integer_facts,
     is_array,
+    is_compound,
     plain,
     protocol_of,
     strides_of,
+    structure,
+    width_facts,
 )
 from tunesmith.errors import BadInput
 
@@ -50,6 +53,10 @@ class Asked:
         alignment: whether its address is divisible by 16 is a field.
         pointer_facts: whether its address is divisible by 16 decides the binary.
         integer_facts: whether it is 1, divisible by 16, or wider than 32 bits decides the binary.
+        width: whether it is wider than 32 bits decides the binary.
+        value: its value is compiled in.
+        structured: of a tuple or a descriptor, all parts decide the binary.
+        opaque: it decides nothing.
     """
 
     name: str
@@ -59,6 +66,20 @@ class Asked:
     alignment: bool = False
     pointer_facts: bool = False
     integer_facts: bool = False
+    width: bool = False
+    value: bool = False
+    structured: bool = False
+    opaque: bool = False
+
+    @property
+    def by_value(self) -> bool:
+        """Whether it counts as a scalar with its value, even where it is a tensor."""
+        return self.keyed or self.value
+
+    def compiled_in(self, given: object) -> object:
+        """A value for a warm key where every bit of it counts."""
+        value = given + 0.0 if isinstance(given, float) else plain(given)
+        return given.__class__, repr(given) if type(value) is float else value
 
     def comparable(self, given: object) -> object:
         """A key's value for a warm key, where `True`, `1` and `1.0` must differ."""
@@ -67,11 +88,14 @@ class Asked:
 
     def read(self, given: Any) -> object:
         """The part of a warm key for an argument of any kind: what `Writer` writes where the kinds are few."""
-        facts = self.integer_facts and integer_facts(given)
+        if self.value:
+            return self.compiled_in(given)
+        facts = integer_facts(given) if self.integer_facts else self.width and width_facts(given)
         if self.keyed:
             return given.__class__, self.comparable(given), facts
         if not is_array(given):
-            return given.__class__, facts
+            odd = self.structured and is_compound(given)
+            return given.__class__, structure(given) if odd else facts
         classes = self.strides and stride_classes(strides_of(self.name, given))
         bit = (self.alignment or self.pointer_facts) and aligned(self.name, given)
         return given.__class__, given.dtype, getattr(given, "device", None), classes, bit
@@ -147,6 +171,8 @@ class Writer:
         user_key: a callable that makes something comparable of the arguments it names, and these names.
         policy: returns what the scope says, hashable.
         miss: the slow path, which is given the tuple of arguments.
+        extra: what becomes of a call that has keywords beside the parameters: given the tuple and these.
+        latest: a list of one element, which each warm call sets to its launch.
 
     Attributes:
         constants: name → value of every constant in the source written so far.
@@ -159,6 +185,8 @@ class Writer:
         user_key: tuple[Callable[..., object], Sequence[str]] | None,
         policy: Callable[[], object],
         miss: Callable[[tuple[Any, ...]], Any],
+        extra: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None,
+        latest: list[Any] | None = None,
     ) -> None:
         self._asked = tuple(asked)
         self.prefix = "_t"
@@ -173,6 +201,8 @@ class Writer:
             named = ", ".join(f"{name}={name}" for name in user_key[1])
             self._first += f", {self._constant('user_key', user_key[0])}({named})"
         self._miss = self._constant("miss", miss)
+        self._extra = self._constant("extra", extra) if extra is not None else ""
+        self._latest = self._constant("latest", latest) if latest is not None else ""
         self._misses = self._constant("misses", (KeyError, AttributeError, TypeError))
         self._torch_strides = self._constant("torch_strides", StrideClasses())
         self._host_strides = self._constant("host_strides", StrideClasses(in_bytes=True))
@@ -182,6 +212,8 @@ class Writer:
         guards: dict[str, list[str]] = {}  # constant and operator → what must be it
         parts = [self._first]
         for i, (a, one) in enumerate(zip(self._asked, seen, strict=True)):
+            if a.opaque:
+                continue
             if len(one.classes) > WRITTEN_CLASSES or (one.protocols and not _simple(one)):
                 parts.append(f"{self._constant(f'read_{i}', a.read)}({a.name})")
             elif one.protocols == ("torch",):
@@ -211,9 +243,20 @@ class Writer:
         {launch} = {warm}[{form.key},] if {form.guard} else None
     except {self._misses}:
         {launch} = None
-    if {launch} is not None:
+    if {launch} is not None:{
+                f'''
+        {self._latest}[0] = {launch}'''
+                if self._latest
+                else ""
+            }
         return {launch}({self._arguments})"""
-        return f"""def call({self._head}):{hit}
+        more, head = f"{self.prefix}_more", self._head
+        if self._extra:
+            head = f"{head}, **{more}" if head else f"**{more}"
+            hit = f"""
+    if {more}:
+        return {self._extra}(({self._arguments}), {more}){hit}"""
+        return f"""def call({head}):{hit}
     return {self._miss}(({self._arguments}))
 def key({self._arguments}):
     return ({form.key if form else None},)
@@ -230,8 +273,11 @@ def bind({self._head}):
         else:
             parts.append(f"{name}.__class__")
         made = bucket(a.bucket) if a.bucket is not None else None
-        if not a.keyed or classes == (type(None),):
+        if not a.by_value or classes == (type(None),):
             pass
+        elif a.value:
+            simple = set(classes) <= _PLAIN - {float}
+            parts.append(name if simple else f"{self._constant(f'compiled_in_{i}', a.compiled_in)}({name})")
         elif a.bucket is None and set(classes) <= _PLAIN:
             parts.append(name)
         elif only_int and a.bucket == "pow2":
@@ -241,15 +287,22 @@ def bind({self._head}):
             parts.append(f"{bisect}({steps}, {name})")
         else:
             parts.append(f"{self._constant(f'comparable_{i}', a.comparable)}({name})")
-        if a.integer_facts and not (a.keyed and a.bucket is None):
-            if only_int:
-                parts += [
-                    f"{name} & 15 == 0 or {name} == 1 and 2",  # True, 2 or False
-                    f"{_INT32.start} <= {name} < {_INT32.stop}",
-                ]
-            elif not set(classes) <= _PLAIN - {int}:
-                parts.append(f"{self._constant('integer_facts', integer_facts)}({name})")
+        if not a.value and not (a.keyed and a.bucket is None):
+            parts += self._facts(a, classes)
         return parts
+
+    def _facts(self, a: Asked, classes: tuple[type, ...]) -> list[str]:
+        """The elements for what a binary relies on of an argument that was never an array."""
+        name = a.name
+        if a.structured and not set(classes) <= _PLAIN:
+            return [f"{self._constant('structure', structure)}({name})"]
+        if not (a.integer_facts or a.width) or set(classes) <= _PLAIN - {int}:
+            return []
+        if classes != (int,):
+            facts = integer_facts if a.integer_facts else width_facts
+            return [f"{self._constant(facts.__name__, facts)}({name})"]
+        width = f"{_INT32.start} <= {name} < {_INT32.stop} or {name} >= {2**63} and 2"  # True, 2 or False
+        return [f"{name} & 15 == 0 or {name} == 1 and 2", width] if a.integer_facts else [width]
 
     def _torch(self, a: Asked, seen: Seen, guards: dict[str, list[str]]) -> list[str]:
         """The elements for an argument that was always a tensor of torch's, or one and `None`."""

@@ -26,6 +26,7 @@ class KeySpec:
         strides: arrays whose stride classes (0, 1, other) are fields.
         alignment: arrays whose alignment to 16 bytes is a field.
         specialised: decides the binary, never the Choice.
+        opaque: arguments that are passed on and decide nothing (the grid of a GPU kernel).
     """
 
     names: KeyNames = ()
@@ -33,6 +34,7 @@ class KeySpec:
     strides: tuple[str, ...] = ()
     alignment: tuple[str, ...] = ()
     specialised: Specialised = field(default_factory=Specialised)
+    opaque: tuple[str, ...] = ()
 
 
 def check_key_spec(kernel_name: str, parameters: Collection[str], spec: KeySpec, knobs: Collection[str]) -> None:
@@ -47,6 +49,7 @@ def check_key_spec(kernel_name: str, parameters: Collection[str], spec: KeySpec,
     Raises:
         BadInput: for a name that is no runtime argument, and for a bucket that does not exist.
     """
+    parameters = [name for name in parameters if name not in spec.opaque]
     if callable(spec.names):
         names_taken(kernel_name, spec.names, parameters, knobs)
     else:
@@ -64,6 +67,8 @@ def check_key_spec(kernel_name: str, parameters: Collection[str], spec: KeySpec,
     check_names(kernel_name, "alignment", spec.alignment, parameters, knobs)
     check_names(kernel_name, "specialised.alignment", spec.specialised.alignment, parameters, knobs)
     check_names(kernel_name, "specialised.divisibility", spec.specialised.divisibility, parameters, knobs)
+    check_names(kernel_name, "specialised.width", spec.specialised.width, parameters, knobs)
+    check_names(kernel_name, "specialised.values", spec.specialised.values, parameters, knobs)
 
 
 def check_names(

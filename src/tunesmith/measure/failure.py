@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Stage
 from tunesmith.errors import CompileFailed, MissingEngine, NoWorkingConfig, TunesmithError
+from tunesmith.kernel import Around
 
 T = TypeVar("T")
 
@@ -68,6 +69,19 @@ def name_the_config(launch: Callable[..., Any], kernel: str, config: Config) -> 
         return result
 
     return first_launch
+
+
+def told_of_failures(launch: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    """A launch that tells `around` of what it raises, which passes."""
+
+    def launch_and_tell(*args: Any) -> Any:
+        try:
+            return launch(*args)
+        except Exception as error:
+            around.failed(error)
+            raise
+
+    return launch_and_tell
 
 
 def all_failed(

@@ -16,8 +16,14 @@ from tunesmith.measure.failure import attempt
 #: After so many rounds, who is slower than the fastest by more than this factor leaves, by the least of its samples:
 #: whatever else runs on the machine makes a sample longer, never shorter, and may double one, less likely two, four …
 CUTS = {1: 3.0, 2: 1.8, 4: 1.35, 7: 1.15, 10: 1.07}
-#: Samples of each finalist: enough for a 95 % interval of the median that leaves out the three extremes at each end.
+#: Samples of each finalist, unless the Clock has `rounds` of its own (as each sample of it is a median): enough for a
+#: 95 % interval of the median that leaves out the three extremes at each end.
 ROUNDS = 15
+
+
+def rounds_of(clock: Clock) -> int:
+    """How many samples of each finalist a race with this Clock takes."""
+    return int(getattr(clock, "rounds", ROUNDS))
 
 
 def left_behind(samples: int, least_s: float, best_s: float) -> bool:
@@ -66,7 +72,7 @@ class Race:
     def run(self) -> None:
         """Time until the rounds are done, the deadline passes, or Ctrl-C (which passes through)."""
         alive = list(self._runs)
-        for number in range(ROUNDS):
+        for number in range(rounds_of(self._clock)):
             order = list(alive)
             self._rng.shuffle(order)
             for place, config in enumerate(order):

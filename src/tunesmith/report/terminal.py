@@ -12,11 +12,22 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.events import Event, Summary, watched
+from tunesmith.report.compilations import CompilationRow, compilation_table
 from tunesmith.report.explanation import Explanation
 from tunesmith.report.progress import Progress
 from tunesmith.report.table import fact_table, result_table, score_table
 
-__all__ = ["Progress", "print_explanation", "print_facts", "print_results", "print_scores", "score_table", "watch"]
+__all__ = [
+    "Progress",
+    "print_compilations",
+    "print_explanation",
+    "print_facts",
+    "print_line",
+    "print_results",
+    "print_scores",
+    "score_table",
+    "watch",
+]
 
 
 @contextmanager
@@ -53,7 +64,17 @@ def print_results(results: Sequence[tuple[Problem, Summary | None, str]]) -> Non
     Console().print(result_table(results))
 
 
+def print_line(text: str) -> None:
+    """Print text on standard output as it is."""
+    print(text)
+
+
 def print_facts(heading: str, facts: Sequence[tuple[str, str]]) -> None:
     """Print a heading and named facts below it, on standard output."""
     console = Console()
     console.print(Text(heading, style="bold"), fact_table(facts, indent=2))
+
+
+def print_compilations(heading: str, rows: Sequence[CompilationRow]) -> None:
+    """Print on standard output what compiling some Configs showed."""
+    Console().print(compilation_table(heading, rows))

@@ -1,0 +1,111 @@
+"""`tunesmith compile`: a whole Space for a GPU that need not be here; what each Config takes, and what is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from tunesmith.cli.output import GOOD, NO, AsJson, answers_only, note, print_json
+from tunesmith.cli.problems import ProblemOption, ProblemsOption, wanted
+from tunesmith.cli.target import TargetArgument, find_target
+from tunesmith.core.device import Device
+from tunesmith.core.model import occupancy
+from tunesmith.core.problem import Problem
+from tunesmith.errors import BadInput
+
+if TYPE_CHECKING:
+    from tunesmith.backends.triton.ahead import Compilation
+    from tunesmith.backends.triton.kernel import TritonKernel
+    from tunesmith.tuned import TunedKernel
+
+ArchOption: TypeAlias = Annotated[
+    str, typer.Option("--target", metavar="ARCH", help="What to compile for: sm_80, sm_90, sm_100, gfx942, …")
+]
+
+
+def compile_(
+    target: TargetArgument,
+    arch: ArchOption,
+    problem: ProblemOption = [],  # noqa: B006  typer copies it
+    problems: ProblemsOption = [],  # noqa: B006
+    json: AsJson = False,
+) -> None:
+    """Compile a Triton kernel's whole space, without a GPU; say what each configuration takes.
+
+    What is compiled lies in Triton's cache: on the machine with the GPU it is only loaded.
+    """
+    from tunesmith.backends.triton.ahead import target_device
+
+    with answers_only(json):
+        kernel = find_target(target)
+        device = target_device(arch)
+        inner = _triton_kernel(kernel)
+        results = [(one, _compile(kernel, inner, one, device)) for one in wanted(kernel, problem, problems).problems]
+    if json:
+        documents = [_data(one, found, device) for one, found in results]
+        about = {"kernel": kernel.kernel.name, "target": arch, "device": device.name}
+        print_json("compile", {**about, "results": documents})
+    else:
+        _show(kernel, results, device)
+    done = any(one.failed is None for _, found in results for one in found)
+    raise typer.Exit(GOOD if done else NO)
+
+
+def _triton_kernel(kernel: TunedKernel) -> TritonKernel:
+    inner = kernel.kernel
+    if inner.backend == "triton":
+        from tunesmith.backends.triton.kernel import TritonKernel
+
+        found: Any = getattr(inner, "inner", inner)  # some Configs of which have hooks
+        if isinstance(found, TritonKernel):
+            return found
+    raise BadInput(
+        f"{inner.name} is no Triton kernel ({inner.backend}): only these can be compiled for a GPU that is not here"
+    )
+
+
+def _compile(kernel: TunedKernel, inner: TritonKernel, problem: Problem, device: Device) -> list[Compilation]:
+    from tunesmith.backends.triton.ahead import compile_space, without_memory
+    from tunesmith.options import options
+
+    configs = list(kernel.declared.space_for(problem, device))
+    inputs = without_memory(lambda: kernel.inputs(problem))
+    found: list[Compilation] = []
+    for one in compile_space(inner, configs, inputs, device, options().jobs):
+        found.append(one)
+        if len(found) % 25 == 0:
+            note(f"{len(found)} of {len(configs)} compiled")
+    order = {config: i for i, config in enumerate(configs)}
+    return sorted(found, key=lambda one: order[one.config])
+
+
+def _data(problem: Problem, found: Sequence[Compilation], device: Device) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "problem": problem.text,
+        "compiled": sum(one.failed is None for one in found),
+        "failed": sum(one.failed is not None for one in found),
+        "configs": [
+            {
+                "config": dict(one.config),
+                "failed": None if one.failed is None else {"stage": one.failed.stage, "reason": one.failed.reason},
+                **asdict(one.resources),
+                "occupancy": occupancy(device, one.resources),
+                "compile_s": one.seconds,
+            }
+            for one in found
+        ],
+    }
+
+
+def _show(kernel: TunedKernel, results: Sequence[tuple[Problem, list[Compilation]]], device: Device) -> None:
+    from tunesmith.report.terminal import print_compilations
+
+    for number, (problem, found) in enumerate(results):
+        if number:
+            print()
+        rows = [(one.config, one.failed, one.resources, occupancy(device, one.resources)) for one in found]
+        print_compilations(f"{kernel.kernel.name}({problem.text}) for {device.name} ({device.arch})", rows)

@@ -1,0 +1,166 @@
+"""`tunesmith.autotune` on real `@triton.jit` kernels, compiled for an H200 that is not there; nothing runs."""
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.fakes import ScriptedClock
+
+import tunesmith
+from tunesmith.errors import BadInput, TunesmithWarning
+
+triton = pytest.importorskip("triton")
+torch = pytest.importorskip("torch")
+from tests.fake_triton import FakeDriver, GpuTensor, fake_gpu  # noqa: E402
+
+tl = triton.language
+pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[FakeDriver]:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    with fake_gpu(monkeypatch) as fake:
+        yield fake
+        gc.collect()  # Triton 3.9 asks the driver to unload a kernel that goes
+
+
+class At(GpuTensor):
+    """A tensor at an address of the test's."""
+
+    def __init__(self, address: int = 4096, dtype: Any = torch.float32, index: int = 0) -> None:
+        super().__init__(8, dtype=dtype, index=index)
+        self.address = address
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+def add_body(x, y, out, n, step, BLOCK: tl.constexpr, ACT: tl.constexpr = None):
+    """Adds."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    sum = tl.load(x + i * step, mask=i < n) + tl.load(y + i, mask=i < n)
+    if ACT == "relu":
+        sum = tl.maximum(sum, 0.0)
+    tl.store(out + i, sum, mask=i < n)
+
+
+def by_block() -> ScriptedClock:
+    return ScriptedClock(lambda config: 1e-6 * config["BLOCK"])  # type: ignore[operator]
+
+
+def configs(**options: Any) -> list[Any]:
+    return [triton.Config({"BLOCK": block}, num_warps=1, **options) for block in (64, 32)]
+
+
+X = At()
+
+
+def test_a_jit_function_is_tuned_compiled_and_launched(gpu: FakeDriver) -> None:
+    clock = by_block()
+    add = tunesmith.autotune(configs(), ["n"], clock=clock)(triton.jit(add_body))
+    compiled = add[lambda meta: (triton.cdiv(meta["n"], meta["BLOCK"]),)](X, X, X, 100, 1)
+    assert gpu.launches[-1].grid == (4, 1, 1)
+    assert gpu.launches[-1].args == (4096, 4096, 4096, 100, 1, 32, None)
+    assert compiled.metadata.num_warps == 1
+    assert add.best_config is add.configs[1]
+    searched = len(clock.asked)
+
+    add[(2,)](X, X, X, n=100, step=1, ACT="relu")  # another binary of the same Choice
+    assert gpu.launches[-1].args == (4096, 4096, 4096, 100, 1, 32, "relu")
+    add[(2, 3, 4)](X, X, At(address=4100), 100, 1)
+    assert gpu.launches[-1].grid == (2, 3, 4)
+    assert len(clock.asked) == searched
+
+    add[(2,)](X, X, At(dtype=torch.float16), 100, 1)
+    assert len(clock.asked) > searched
+
+
+def test_heuristics_below_are_computed_for_each_call(gpu: FakeDriver) -> None:
+    jit = triton.heuristics({"ACT": lambda args: "relu" if args["step"] == args["BLOCK"] else None})(
+        triton.jit(add_body)
+    )
+    add = tunesmith.autotune(configs(), ["n"], clock=by_block())(jit)
+    with pytest.warns(TunesmithWarning, match=r"step \(1, then 32\)"):
+        [add[(1,)](X, X, X, 100, step) for step in (1, 32)]
+    assert gpu.launches[-1].args[-3:] == (32, 32, "relu")
+    add[(1,)](X, X, X, 100, 1, ACT="ignored")
+    assert gpu.launches[-1].args[-3:] == (1, 32, None)
+
+
+def test_a_hook_of_a_config_may_change_what_the_compiler_relies_on(gpu: FakeDriver) -> None:
+    def hook(kwargs: dict[str, Any]) -> None:
+        kwargs["out"].address = 4096 if kwargs["BLOCK"] == 64 else 4100
+
+    jit = triton.jit(add_body)
+    add = tunesmith.autotune(configs(pre_hook=hook), ["n"], clock=by_block())(jit)
+    out = At(address=1)
+    add[(1,)](X, X, out, 100, 1)
+    assert (gpu.launches[-1].args[2].data_ptr(), gpu.launches[-1].args[-2]) == (4100, 32)
+    out.address = 1
+    add[(1,)](X, X, out, 100, 1)
+    assert gpu.launches[-1].args[2].data_ptr() == 4100
+
+
+def test_options_in_a_call_reach_the_compiler(gpu: FakeDriver) -> None:
+    add = tunesmith.autotune(configs(), ["n"], clock=by_block())(triton.jit(add_body))
+    compiled = add[(1,)](X, X, X, 100, 1, enable_fp_fusion=False)
+    assert compiled.metadata.enable_fp_fusion is False
+    assert add[(1,)](X, X, X, 100, 1).metadata.enable_fp_fusion is not False
+    with pytest.raises(BadInput, match="unknown argument 'enable_fp_fusio'"):
+        add[(1,)](X, X, X, 100, 1, enable_fp_fusio=False)
+
+
+def test_warmup_compiles_every_config_from_dtypes(gpu: FakeDriver) -> None:
+    add = tunesmith.autotune(configs(), ["n"], clock=by_block())(triton.jit(add_body))
+    compiled = add.warmup(torch.float32, torch.float32, torch.float32, 100, 1, grid=(1,))
+    assert [one.metadata.num_warps for one in compiled] == [1, 1]
+    assert gpu.launches == []
+
+
+def test_r40_a_launch_is_on_the_arguments_device(gpu: FakeDriver) -> None:
+    add = tunesmith.autotune(configs(), ["n"], clock=by_block())(triton.jit(add_body))
+    gpu.streams.update({0: 10, 1: 11})
+    there = At(index=1)
+    add[(1,)](there, there, there, 100, 1)
+    assert {(launch.device, launch.stream) for launch in gpu.launches} == {(1, 11)}
+    assert gpu.current == 0
+    launches = len(gpu.launches)
+    add[(1,)](X, X, X, 100, 1)
+    assert (gpu.launches[-1].device, gpu.launches[-1].stream) == (0, 10)
+    assert len(gpu.launches) == launches + 1  # the same kind of device: its Choice is known
+    with pytest.raises(BadInput, match=r"x on cuda:0, y on cuda:1|y on cuda:1"):
+        add[(1,)](X, there, X, 100, 1)
+    assert len(gpu.launches) == launches + 1
+
+
+def test_names_that_are_wrong_are_an_error_at_decoration() -> None:
+    for key, says in ((["m"], "add_body.*key.*'m'"), (["BLOCK"], "knob")):
+        with pytest.raises(BadInput, match=says):
+            tunesmith.autotune(configs(), key)(triton.jit(add_body))
+
+
+def test_torch_compile_traces_it_without_a_graph_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    import torch._dynamo.variables.builder as builder
+
+    for module in [m for name, m in sys.modules.items() if name.startswith("torch.") and hasattr(m, "has_triton")]:
+        monkeypatch.setattr(module, "has_triton", lambda: True)  # that is: a GPU is there
+    assert builder.has_triton() if hasattr(builder, "has_triton") else True
+    graphs: list[Any] = []
+    add = tunesmith.autotune(configs(), ["n"], clock=by_block())(triton.jit(add_body))
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return lambda *args: (args[0],)
+
+    @torch.compile(backend=backend, fullgraph=True)
+    def f(x, y):
+        out = torch.empty_like(x)
+        add[(2,)](x, y, out, 100, 1)
+        return out
+
+    f(torch.ones(100), torch.ones(100))
+    assert [node for node in graphs[0].graph.nodes if "triton_kernel_wrapper_mutation" in str(node.target)]
