@@ -25,7 +25,7 @@ from tunesmith.dispatch import Call, Dispatcher, LeftOut, dtype_name, is_array
 from tunesmith.errors import BadInput, Busy, NoWorkingConfig, TunesmithWarning, unknown
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock, Executable, Kernel
-from tunesmith.measure.allowed import why_not_to_measure
+from tunesmith.measure.allowed import captures_spared, why_not_to_measure
 from tunesmith.measure.clock import clock_for, protocol_for
 from tunesmith.measure.failure import attempt, name_the_config
 from tunesmith.missed import counted
@@ -296,6 +296,10 @@ class TunedKernel:
 
     def _resolve(self, call: Call) -> tuple[Callable[..., Any], bool]:
         """The slow path of a call: its launch, and whether the dispatcher may keep it."""
+        with captures_spared():
+            return self._resolved(call)
+
+    def _resolved(self, call: Call) -> tuple[Callable[..., Any], bool]:
         policy = policy_in_force(self.declared.policy)
         subject = self._subject(call, identify=policy.track != "default")
         allowed = self._allowed(subject, policy)
