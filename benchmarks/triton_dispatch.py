@@ -5,8 +5,9 @@
 All contenders launch one matrix product of twelve runtime arguments (three of them tensors) and six knobs, for four
 small problems in turn, on tensors that are made outside the timed stretch. `autotune`, `jit` and ours get the grid
 as the tutorials give it, as a function of the knobs; `ours_static_grid` gets a tuple. `launcher` is the compiled
-kernel's own launcher, called with tensors; `launcher_pointers` the same with addresses, and `driver` a loop in C over
-the driver's cuLaunchKernel: for these the grid, the stream and the argument list are ready beforehand.
+kernel's own launcher, called with tensors; `launcher_pointers` the same with addresses, `launcher_in_c` the C function
+under it with addresses, which ours calls, and `driver` a loop in C over the driver's cuLaunchKernel: for these the
+grid, the stream and the argument list are ready beforehand.
 
 Each round times all contenders in random order, over the same calls; the GPU is idle when a stretch begins, and its
 queue never full. Reported is the median of the rounds, with its 95 % interval, and ratios taken within each round.
@@ -143,6 +144,16 @@ def launcher(*, pointers: bool) -> Contender:
     return run
 
 
+def launcher_in_c(calls: Sequence[Args]) -> float:
+    """By the C function under Triton 3.6's launcher, which skips the Python above it."""
+    stream = torch.cuda.current_stream().cuda_stream
+    ready = [_prepared(args, pointers=True) for args in calls]
+    start = time.perf_counter()
+    for run, function, packed, blocks, passed in ready:
+        run.launch(blocks, 1, 1, stream, function, False, False, None, None, packed, None, None, None, *passed)
+    return (time.perf_counter() - start) / len(calls)
+
+
 def _compiled(args: Args) -> Any:
     """Triton's compiled kernel for a call: from its own memory."""
     found = product.warmup(*args, **KNOBS, **OPTIONS, grid=(1,))
@@ -233,6 +244,7 @@ def contenders() -> dict[str, Contender]:
         "jit": through(product, **KNOBS, **OPTIONS),
         "launcher": launcher(pointers=False),
         "launcher_pointers": launcher(pointers=True),
+        **({"launcher_in_c": launcher_in_c} if triton.__version__.startswith("3.6.") else {}),
         "driver": driver(),
         "torch_add": smallest_op,
     }

@@ -39,6 +39,9 @@ class GpuTensor:
     def data_ptr(self) -> int:
         return self._address
 
+    def get_device(self) -> int:
+        return int(self.device.index)
+
     def stride(self, dim: int | None = None) -> Any:
         strides = [1]
         for size in self.shape[:0:-1]:

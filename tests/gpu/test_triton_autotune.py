@@ -338,6 +338,7 @@ def test_clusters_and_programmatic_launch() -> None:
 # --- torch.compile -----------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_torch_compile_traces_a_tuned_kernel_without_a_break() -> None:
     kernel = tunesmith.autotune(blocks(128, 1024), ["n"])(add)
 

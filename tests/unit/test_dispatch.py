@@ -48,7 +48,7 @@ class Tensor:
 
     def __init__(self, dtype: str = "float32", device: str = "cuda:0", stride: Any = (4, 1), address: int = 0) -> None:
         self.dtype, self.device, self.shape = f"torch.{dtype}", device, (4, 4)
-        self.stride, self.data_ptr = lambda: stride, lambda: address
+        self.stride, self.data_ptr, self.get_device = lambda: stride, lambda: address, lambda: 0
 
 
 def scaled(x, y, m, n, scale=1.0, *, flag=False):

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias, cast
 from tunesmith.core.problem import stride_classes
 from tunesmith.errors import BadInput
 
-#: How an array is read. `torch`: .device, .stride() and .data_ptr(). `host`: as numpy's. `array`: a dtype, a shape,
-#: and what else it may have.
+#: How an array is read. `torch`: .device, .get_device(), .stride() and .data_ptr(). `host`: as numpy's. `array`: a
+#: dtype, a shape, and what else it may have.
 Protocol: TypeAlias = Literal["torch", "host", "array"]
 
 #: the widest load or store of one GPU thread; compilers specialise on it
@@ -20,11 +20,15 @@ ALIGNMENT_BYTES = 16
 MEMO_ENTRIES = 4096
 
 
+#: what a tensor of torch's has, beside a method that tells its strides
+_TORCH = ("device", "get_device", "data_ptr")
+
+
 def protocol_of(value: object) -> Protocol | None:
     """How to read an array, `None` for what is no array."""
     if not is_array(value):
         return None
-    if hasattr(value, "device") and callable(getattr(value, "stride", None)) and hasattr(value, "data_ptr"):
+    if callable(getattr(value, "stride", None)) and all(hasattr(value, name) for name in _TORCH):
         return "torch"
     return "host" if hasattr(value, "__array_interface__") and hasattr(value, "ctypes") else "array"
 

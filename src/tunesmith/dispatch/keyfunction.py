@@ -37,6 +37,9 @@ from tunesmith.errors import BadInput
 #: Classes of one argument for which source is written. With more, a function reads it (a microsecond instead of
 #: a tenth), so that ever new classes do not make ever new source.
 WRITTEN_CLASSES = 4
+#: Values of one integer that stand in the warm key as they are, where only what they are divisible by matters: to
+#: read it is cheaper than to look at it. An argument that takes more (a position, a length) is looked at.
+WRITTEN_VALUES = 16
 #: classes whose values are compared in a key as they are
 _PLAIN = {int, float, bool, str, type(None)}
 _INT32 = range(-(2**31), 2**31)
@@ -122,19 +125,26 @@ class Seen:
         protocols: the ways in which it was an array.
         classes: its classes when it was none.
         dtypes, devices: of torch's tensors; two stand for any number.
+        misaligned: whether one of torch's tensors did not begin at a multiple of 16 bytes.
+        values: integers it has been, unless it counts by value; one more than are written stand for any number.
     """
 
     protocols: tuple[Protocol, ...] = ()
     classes: tuple[type, ...] = ()
     dtypes: tuple[Any, ...] = ()
     devices: tuple[Any, ...] = ()
+    misaligned: bool = False
+    values: frozenset[int] = frozenset()
 
     def add(self, value: Any, keyed: bool) -> Seen:
         """What it has been with one more call. In the key it counts as a scalar, which a tensor can stand for."""
         protocol = None if keyed else protocol_of(value)
         if protocol is None:
             full = value.__class__ in self.classes or len(self.classes) > WRITTEN_CLASSES
-            return self if full else replace(self, classes=(*self.classes, value.__class__))
+            seen = self if full else replace(self, classes=(*self.classes, value.__class__))
+            if keyed or value.__class__ is not int or value in self.values or len(self.values) > WRITTEN_VALUES:
+                return seen
+            return replace(seen, values=self.values | {value})
         protocols = self.protocols if protocol in self.protocols else (*self.protocols, protocol)
         if protocol != "torch":
             return replace(self, protocols=protocols)
@@ -143,7 +153,8 @@ class Seen:
         dtypes = self.dtypes if known else (*self.dtypes, value.dtype)
         known = len(self.devices) > 1 or value.device in self.devices
         devices = self.devices if known else (*self.devices, value.device)
-        return Seen(protocols, self.classes, dtypes, devices)
+        misaligned = self.misaligned or value.data_ptr() % ALIGNMENT_BYTES != 0
+        return replace(self, protocols=protocols, dtypes=dtypes, devices=devices, misaligned=misaligned)
 
 
 @dataclass(frozen=True)
@@ -210,6 +221,7 @@ class Writer:
     def form(self, seen: Sequence[Seen]) -> Form:
         """How calls are told apart whose arguments are what was seen, one for each parameter."""
         guards: dict[str, list[str]] = {}  # constant and operator → what must be it
+        addresses: list[str] = []  # which must all be aligned
         parts = [self._first]
         for i, (a, one) in enumerate(zip(self._asked, seen, strict=True)):
             if a.opaque:
@@ -217,13 +229,15 @@ class Writer:
             if len(one.classes) > WRITTEN_CLASSES or (one.protocols and not _simple(one)):
                 parts.append(f"{self._constant(f'read_{i}', a.read)}({a.name})")
             elif one.protocols == ("torch",):
-                parts += self._torch(a, one, guards)
+                parts += self._torch(a, one, guards, addresses)
             elif one.protocols:
                 parts += self._host(a, one)
             else:
-                parts += self._scalar(i, a, one.classes, guards)
+                parts += self._scalar(i, a, one, guards)
         # `int is m.__class__ is n.__class__`: one constant for all that must be it
         chains = [f" {start.split()[1]} ".join([start.split()[0], *names]) for start, names in guards.items()]
+        if addresses:
+            chains.append(f"({' | '.join(addresses)}) & {ALIGNMENT_BYTES - 1} == 0")
         return Form(" and ".join(chains) or "True", ", ".join(parts))
 
     def write(self, form: Form | None, warm: str) -> str:
@@ -264,9 +278,10 @@ def bind({self._head}):
     return ({self._arguments})
 """
 
-    def _scalar(self, i: int, a: Asked, classes: tuple[type, ...], guards: dict[str, list[str]]) -> list[str]:
+    def _scalar(self, i: int, a: Asked, seen: Seen, guards: dict[str, list[str]]) -> list[str]:
         """The elements for an argument that was never an array, and a guard of its class if there was one."""
-        name, only_int = a.name, classes == (int,)
+        name, classes = a.name, seen.classes
+        only_int = classes == (int,)
         parts: list[str] = []
         if len(classes) == 1:
             guards.setdefault(f"{self._shared('class', classes[0])} is", []).append(f"{name}.__class__")
@@ -287,7 +302,9 @@ def bind({self._head}):
             parts.append(f"{bisect}({steps}, {name})")
         else:
             parts.append(f"{self._constant(f'comparable_{i}', a.comparable)}({name})")
-        if not a.value and not (a.keyed and a.bucket is None):
+        if only_int and not a.by_value and len(seen.values) <= WRITTEN_VALUES:
+            parts += [name] * (a.integer_facts or a.width)
+        elif not a.value and not (a.keyed and a.bucket is None):
             parts += self._facts(a, classes)
         return parts
 
@@ -304,7 +321,7 @@ def bind({self._head}):
         width = f"{_INT32.start} <= {name} < {_INT32.stop} or {name} >= {2**63} and 2"  # True, 2 or False
         return [f"{name} & 15 == 0 or {name} == 1 and 2", width] if a.integer_facts else [width]
 
-    def _torch(self, a: Asked, seen: Seen, guards: dict[str, list[str]]) -> list[str]:
+    def _torch(self, a: Asked, seen: Seen, guards: dict[str, list[str]], addresses: list[str]) -> list[str]:
         """The elements for an argument that was always a tensor of torch's, or one and `None`."""
         name = a.name
         parts: list[str] = []
@@ -313,12 +330,24 @@ def bind({self._head}):
         else:
             parts.append(f"{name}.dtype")
         if len(seen.devices) == 1 and not seen.classes:
-            guards.setdefault(f"{self._shared('device', seen.devices[0])} ==", []).append(f"{name}.device")
+            self._guard_device(name, seen.devices[0], guards)
         else:
             parts.append(f"{name}.device")
         parts += [f"{self._torch_strides}[{name}.stride()]"] * a.strides
-        parts += [f"{name}.data_ptr() & {ALIGNMENT_BYTES - 1} == 0"] * (a.alignment or a.pointer_facts)
+        if not (a.alignment or a.pointer_facts):
+            pass
+        elif seen.misaligned or seen.classes:
+            parts.append(f"{name}.data_ptr() & {ALIGNMENT_BYTES - 1} == 0")
+        else:
+            addresses.append(f"{name}.data_ptr()")
         return [_unless_none(name, parts)] if seen.classes else parts
+
+    def _guard_device(self, name: str, device: Any, guards: dict[str, list[str]]) -> None:
+        """A GPU is told by its number, which is cheaper to read than its device: no build of torch has two kinds."""
+        if getattr(device, "type", "") == "cuda" and type(device.index) is int:
+            guards.setdefault(f"{device.index} ==", []).append(f"{name}.get_device()")
+        else:
+            guards.setdefault(f"{self._shared('device', device)} ==", []).append(f"{name}.device")
 
     def _host(self, a: Asked, seen: Seen) -> list[str]:
         """The elements for an argument that was always an array of numpy's, or one and `None`."""

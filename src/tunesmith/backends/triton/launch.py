@@ -14,8 +14,10 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
+from tunesmith.backends.triton.grids import names_read
 from tunesmith.backends.triton.resources import resources_of
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Resources
@@ -139,7 +141,7 @@ def _fast_launch(
         space[f"{p}{i}"] = value
     words = {**{n: f"{n}.data_ptr()" if n in types.tensors else n for n in runtime}, **constants}
     passed = ", ".join(words[n] for n in jit.arg_names)
-    meta = ", ".join(f"{name!r}: {word}" for name, word in [*((n, n) for n in runtime), *constants.items()])
+    named = {**{name: name for name in runtime}, **constants}
     arguments = ", ".join([GRID, *runtime])
     guards = f"""
     if ({p}runtime.launch_enter_hook is not {p}enter or {p}enter_calls
@@ -155,19 +157,54 @@ def _fast_launch(
         with {p}on({types.index}):
             return {p}launch({arguments})"""
     text = f"""def {p}launch({arguments}):{guards}
-    if callable(grid):
-        grid = grid({{{meta}}})
+    if grid.__class__ is {p}function_type:
+        if grid.__code__ is {p}known_grid:
+            grid = grid({{{p}WANTED}})
+        else:
+            grid = {p}new_grid(grid)({{{p}ALL}})
+    elif callable(grid):
+        grid = grid({{{p}ALL}})
     {p}n = len(grid)
     {p}run(grid[0], grid[1] if {p}n > 1 else 1, grid[2] if {p}n > 2 else 1, {p}stream({types.index}), {p}function,
         {middle}, None, None, None, {passed})
     return {p}compiled
 """
-    filename = f"<tunesmith: launch of {kernel.name}, {next(_numbers)}>"
-    exec(compile(text, filename, "exec"), space)
-    launch = cast("Callable[..., Any]", space[f"{p}launch"])
-    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    weakref.finalize(launch, linecache.cache.pop, filename, None).atexit = False
-    return launch
+    return _Source(kernel.name, text, p, named, space).launch
+
+
+class _Source:
+    """The source of one launch. It is written anew for the first grid function that comes.
+
+    A grid function gets all arguments and knobs by name, of which it reads a few. To gather all of them costs more
+    than anything else here, so the dictionary for a function of which it is known what it reads has these alone.
+    """
+
+    def __init__(self, kernel: str, text: str, p: str, named: Mapping[str, str], space: dict[str, Any]) -> None:
+        self._text, self._p, self._named, self._space = text, p, named, space
+        self._filename = f"<tunesmith: launch of {kernel}, {next(_numbers)}>"
+        space.update({f"{p}function_type": FunctionType, f"{p}known_grid": None, f"{p}new_grid": self._new_grid})
+        self._known: Any = None
+        self.launch = space[f"{p}launch"] = self._written(named)
+        weakref.finalize(self.launch, linecache.cache.pop, self._filename, None).atexit = False
+
+    def _written(self, wanted: Mapping[str, str]) -> FunctionType:
+        p = self._p
+        text = self._text
+        for mark, names in ((f"{p}WANTED", wanted), (f"{p}ALL", self._named)):
+            text = text.replace(mark, ", ".join(f"{name!r}: {word}" for name, word in names.items()))
+        made: dict[str, Any] = {}
+        exec(compile(text, self._filename, "exec"), self._space, made)
+        linecache.cache[self._filename] = (len(text), None, text.splitlines(keepends=True), self._filename)
+        return cast("FunctionType", made[f"{p}launch"])
+
+    def _new_grid(self, grid: FunctionType) -> FunctionType:
+        """Another grid function than the one the launch is written for: the first is the one."""
+        if self._known is None:
+            names = names_read(grid)
+            wanted = self._named if names is None else {n: w for n, w in self._named.items() if n in names}
+            self.launch.__code__ = self._written(wanted).__code__
+            self._known = self._space[f"{self._p}known_grid"] = grid.__code__
+        return grid
 
 
 def _launcher(compiled: Any, p: str) -> tuple[Callable[..., Any], str]:
