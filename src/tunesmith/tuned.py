@@ -304,7 +304,7 @@ class TunedKernel:
         subject = self._subject(call, identify=policy.track != "default")
         allowed = self._allowed(subject, policy)
         choice = self._choose(subject, allowed)
-        self._left_out.note(subject.key, call.args)
+        self._left_out.note(subject.key, call.exact, call.args)
         executable, fresh = self._binary(choice, subject, call)
         launch, kept = executable.launch, allowed is policy and choice.source != tracks.MEANWHILE
         if choice.source == ONLY and fresh:

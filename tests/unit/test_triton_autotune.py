@@ -91,6 +91,7 @@ def x() -> Any:
 # --- the decorator and the object ----------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*differ in arguments that are not in key=")
 def test_it_is_one_of_tritons_autotuners_and_picks_the_fastest() -> None:
     kernel, stub, bench = tuned()
     assert isinstance(kernel, Autotuner)
@@ -336,6 +337,7 @@ def test_dtypes_and_tuples_can_be_in_a_key_and_lists_can_not() -> None:
         kernel[(1,)](x(), x())
 
 
+@pytest.mark.filterwarnings("ignore:.*differ in arguments that are not in key=")
 def test_a_grid_enters_no_key() -> None:
     kernel, _, bench = tuned()
     for grid in ((1,), (2,), [3], lambda meta: (4,)):

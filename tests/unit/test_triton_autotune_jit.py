@@ -1,6 +1,7 @@
 """`tunesmith.autotune` on real `@triton.jit` kernels, compiled for an H200 that is not there; nothing runs."""
 
 import gc
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,6 +88,37 @@ def test_heuristics_below_are_computed_for_each_call(gpu: FakeDriver) -> None:
     assert gpu.launches[-1].args[-3:] == (32, 32, "relu")
     add[(1,)](X, X, X, 100, 1, ACT="ignored")
     assert gpu.launches[-1].args[-3:] == (1, 32, None)
+
+
+def test_a_key_that_forgets_an_argument_is_told_once(gpu: FakeDriver, capsys: pytest.CaptureFixture[str]) -> None:
+    add = tunesmith.autotune(configs(), [], clock=by_block())(triton.jit(add_body))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            add[lambda meta: (meta["n"],)](X, X, X, 1024, 16)
+        with pytest.raises(TunesmithWarning, match=r"n \(1024, then 2048\)"):  # alike for the compiler
+            add[lambda meta: (meta["n"],)](X, X, X, 2048, 16)
+        for n in range(4096, 4096 + 64 * 16, 16):
+            add[lambda meta: (meta["n"],)](X, X, X, n, 16)
+    assert add.tuned._dispatcher.warm_entries < 64  # what varies is looked at, not listed
+    add.explain(X, X, X, 1024, 16)
+    assert "not in it: n" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_grid_that_varies_within_a_key_is_told(gpu: FakeDriver) -> None:
+    add = tunesmith.autotune(configs(), ["n"], clock=by_block())(triton.jit(add_body))
+    add[(4,)](X, X, X, 1024, 16)
+    with pytest.warns(TunesmithWarning, match=r"grid \(\(4,\), then \(8,\)\)"):
+        add[(8,)](X, X, X, 1024, 16)
+    assert gpu.launches[-1].grid == (8, 1, 1)
+
+
+def test_what_a_bucket_makes_one_is_not_forgotten(gpu: FakeDriver) -> None:
+    add = tunesmith.autotune(configs(), ["n"], buckets={"n": "pow2"}, clock=by_block())(triton.jit(add_body))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in (1000, 1016):
+            add[(n // 8,)](X, X, X, n, n)
 
 
 def test_a_hook_of_a_config_may_change_what_the_compiler_relies_on(gpu: FakeDriver) -> None:

@@ -187,8 +187,10 @@ class Dispatcher:
             BadInput: when they can't be told, as a dtype or device has no hash.
         """
         with self._lock:
-            asked_and_seen = zip(self._asked, self._seen, args, strict=True)
-            self._seen = tuple(seen if a.opaque else seen.add(value, a.by_value) for a, seen, value in asked_and_seen)
+            self._seen = tuple([
+                seen.add_opaque(value) if a.opaque else seen.add(value, a.by_value)
+                for a, seen, value in zip(self._asked, self._seen, args, strict=True)
+            ])  # fmt: skip
             form = self._writer.form(self._seen)
             if form != self._form:
                 # A call that is inside the old code goes on with the old dictionary, empty from now on.

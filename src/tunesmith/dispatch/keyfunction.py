@@ -126,7 +126,8 @@ class Seen:
         classes: its classes when it was none.
         dtypes, devices: of torch's tensors; two stand for any number.
         misaligned: whether one of torch's tensors did not begin at a multiple of 16 bytes.
-        values: integers it has been, unless it counts by value; one more than are written stand for any number.
+        values: integers it has been, unless it counts by value; of what decides nothing (a grid), tuples. One more
+            than are written stand for any number.
     """
 
     protocols: tuple[Protocol, ...] = ()
@@ -134,7 +135,7 @@ class Seen:
     dtypes: tuple[Any, ...] = ()
     devices: tuple[Any, ...] = ()
     misaligned: bool = False
-    values: frozenset[int] = frozenset()
+    values: frozenset[object] = frozenset()
 
     def add(self, value: Any, keyed: bool) -> Seen:
         """What it has been with one more call. In the key it counts as a scalar, which a tensor can stand for."""
@@ -155,6 +156,14 @@ class Seen:
         devices = self.devices if known else (*self.devices, value.device)
         misaligned = self.misaligned or value.data_ptr() % ALIGNMENT_BYTES != 0
         return replace(self, protocols=protocols, dtypes=dtypes, devices=devices, misaligned=misaligned)
+
+    def add_opaque(self, value: Any) -> Seen:
+        """The same for what decides nothing: its first values stand in the warm key, so that others are noticed."""
+        plain_tuple = value.__class__ is tuple and all(part.__class__ is int for part in value)
+        if plain_tuple and self.classes in ((), (tuple,)):
+            full = value in self.values or len(self.values) > WRITTEN_VALUES
+            return self if full else replace(self, classes=(tuple,), values=self.values | {value})
+        return replace(self, classes=(object,))
 
 
 @dataclass(frozen=True)
@@ -225,8 +234,8 @@ class Writer:
         parts = [self._first]
         for i, (a, one) in enumerate(zip(self._asked, seen, strict=True)):
             if a.opaque:
-                continue
-            if len(one.classes) > WRITTEN_CLASSES or (one.protocols and not _simple(one)):
+                parts += [a.name] * (one.classes == (tuple,) and len(one.values) <= WRITTEN_VALUES)
+            elif len(one.classes) > WRITTEN_CLASSES or (one.protocols and not _simple(one)):
                 parts.append(f"{self._constant(f'read_{i}', a.read)}({a.name})")
             elif one.protocols == ("torch",):
                 parts += self._torch(a, one, guards, addresses)

@@ -45,7 +45,8 @@ def _touches(step: dis.Instruction, parameter: str) -> bool:
     """Whether an instruction has to do with a local variable (one that handles two has both as its argument)."""
     if "FAST" not in step.opname:
         return False
-    return step.argval == parameter or (isinstance(step.argval, tuple) and parameter in step.argval)
+    handled: Any = step.argval
+    return handled == parameter or (isinstance(handled, tuple) and parameter in handled)
 
 
 def _subscribes(step: dis.Instruction) -> bool:
