@@ -182,16 +182,17 @@ def test_a_kernel_stays_itself() -> None:
     assert kernel_of(kernel, {"unroll"}) is kernel
 
 
-def test_triton_is_told_apart_without_importing_it() -> None:
-    pytest.importorskip("triton")
-    import triton
+def test_a_jit_function_becomes_a_triton_kernel() -> None:
+    triton = pytest.importorskip("triton")
 
     @triton.jit
-    def kernel(x):
+    def kernel(x, n, BLOCK):
         pass
 
-    with pytest.raises(BadInput, match="'kernel' is a Triton kernel"):
-        kernel_of(kernel, set())
+    made = kernel_of(kernel, {"BLOCK", "num_warps"}, name="mine")
+    assert (made.backend, made.name, list(made.signature.parameters)) == ("triton", "mine", ["grid", "x", "n"])
+    with pytest.raises(BadInput, match="unknown knob 'BLOCKS'"):
+        kernel_of(kernel, {"BLOCKS"})
 
 
 def test_a_build_is_made_once_for_each_config_and_problem() -> None:

@@ -41,9 +41,9 @@ def kernel_of(
     """The Kernel that an object is, or that a callable becomes.
 
     Args:
-        obj: a Kernel, or any callable.
-        knobs: which of a callable's parameters are knobs: those of its Space.
-        name: a callable's, its own if not given.
+        obj: a Kernel, what `@triton.jit` made, or any callable.
+        knobs: which of its parameters are knobs: those of its Space. Of a Triton kernel compiler options too.
+        name: its own if not given.
         version: stands for a callable's content, where that can't be fingerprinted.
         depends: packages whose versions belong to what is stored with a callable's results.
 
@@ -59,14 +59,13 @@ def kernel_of(
                 raise BadInput(f"{kernel.name} is a {kernel.backend} kernel: give {what}= where it is made")
         return kernel
     if type(obj).__module__.startswith("triton."):
-        raise BadInput(
-            f"{getattr(obj, '__name__', obj)!r} is a Triton kernel ({type(obj).__name__}), which this version can't "
-            "tune; it takes kernels in C (tunesmith.cc.kernel) and Python callables"
-        )
+        from tunesmith.backends.triton.kernel import TritonKernel
+
+        return TritonKernel(obj, frozenset(knobs or ()), name=name, version=version, depends=depends)
     if not callable(obj) and not hasattr(obj, "run"):
         raise BadInput(
             f"{obj!r} of type {type(obj).__name__} is no kernel; "
-            "good ones: a Python callable, what tunesmith.cc.kernel returns"
+            "good ones: a Python callable, what @triton.jit or tunesmith.cc.kernel returns"
         )
     own = None if knobs is None else frozenset(knobs)
     return CallableKernel(cast("Callable[..., Any]", obj), own, name=name, version=version, depends=depends)

@@ -30,6 +30,7 @@ class TritonKernel:
     Args:
         fn: what `@triton.jit` made, perhaps with `@triton.heuristics` around it.
         knobs: which of its parameters, and of the compiler's options (`num_warps`), are knobs.
+        name: the JIT function's own, if not given.
         version: stands for its content, where that can't be fingerprinted.
         depends: packages whose versions belong to what is stored with its results.
 
@@ -45,11 +46,17 @@ class TritonKernel:
     opaque = (GRID,)
 
     def __init__(
-        self, fn: Any, knobs: Iterable[str] = (), *, version: str | None = None, depends: Sequence[str] = ()
+        self,
+        fn: Any,
+        knobs: Iterable[str] = (),
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        depends: Sequence[str] = (),
     ) -> None:
         self.fn, self._version, self._depends = fn, version, tuple(depends)
         self.jit, self.heuristics = _unwrapped(fn)
-        self.name: str = self.jit.__name__
+        self.name: str = name or self.jit.__name__
         self.knobs = frozenset(knobs)
         self._check_knobs()
         self.signature = self._runtime_signature()

@@ -233,9 +233,7 @@ class TunedAutotuner(Autotuner):
             return WrappedKernel(self.fn, names, name=asked.name, version=asked.version, depends=asked.depends)
         from tunesmith.backends.triton.kernel import TritonKernel
 
-        kernel = TritonKernel(self.fn, names, version=asked.version, depends=asked.depends)
-        kernel.name = self._label
-        return kernel
+        return TritonKernel(self.fn, names, name=self._label, version=asked.version, depends=asked.depends)
 
     def _hook_of(self, config: Config) -> PreHook | None:
         known = self._of.get(config)
