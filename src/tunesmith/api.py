@@ -13,8 +13,8 @@ from tunesmith.core.space import Space, space_from
 from tunesmith.declaration import Declaration, Frontend, MakeInputs, SpaceLike
 from tunesmith.dispatch import KeyNames, KeySpec
 from tunesmith.errors import BadInput
+from tunesmith.evaluate import Effort
 from tunesmith.kernel import Clock, Kernel
-from tunesmith.tune import Effort
 from tunesmith.tuned import TunedKernel
 
 __all__ = ["TunedKernel", "autotune"]

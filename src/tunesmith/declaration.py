@@ -18,11 +18,11 @@ from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.space import Space
 from tunesmith.dispatch import KeySpec, check_key_spec, check_names
 from tunesmith.errors import BadInput, NoWorkingConfig, unknown
+from tunesmith.evaluate import Effort
 from tunesmith.fingerprint import of_function
 from tunesmith.kernel import Around, Clock, Default, Kernel
 from tunesmith.options import Policy
 from tunesmith.search import STRATEGIES
-from tunesmith.tune import Effort
 
 SpaceLike: TypeAlias = "Space | Callable[[Problem, Device], Space]"
 MakeInputs: TypeAlias = "Callable[[Problem], Mapping[str, Any]]"

@@ -23,6 +23,7 @@ from tunesmith.core.space import Space
 from tunesmith.declaration import Declaration, Frontend, SpaceLike
 from tunesmith.dispatch import Call, Dispatcher, LeftOut, dtype_name, is_array
 from tunesmith.errors import BadInput, Busy, NoWorkingConfig, TunesmithWarning, unknown
+from tunesmith.evaluate import Effort, Subject
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock, Executable, Kernel
 from tunesmith.measure.allowed import why_not_to_measure
@@ -32,7 +33,7 @@ from tunesmith.missed import counted
 from tunesmith.options import Policy, options, policy_in_force
 from tunesmith.store import Store, default_store
 from tunesmith.tables import NativeTable, Tables
-from tunesmith.tune import ONLY, Effort, Subject, search
+from tunesmith.tune import ONLY, search
 from tunesmith.workers import compile_all
 
 #: Choices and loaded binaries kept in memory for a kernel: far more than a model's shapes, a bound all the same.
