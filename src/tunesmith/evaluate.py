@@ -1,9 +1,14 @@
-"""Evaluating Configs for one search: compile, load, race; what became of each is kept as a Trial and stored."""
+"""Evaluating Configs for one search: compile, load, race; what became of each is kept as a Trial and stored.
+
+On the CPU all are compiled, then all are raced. For a GPU, which has nothing to do meanwhile, each candidate is loaded
+and timed once as soon as it is compiled, and the race proper, side by side, begins when the compilers are done.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -22,6 +27,7 @@ from tunesmith.measure.inputs import Snapshot
 from tunesmith.measure.pick import pick
 from tunesmith.measure.race import Race, rounds_of
 from tunesmith.store import Store
+from tunesmith.turns import Turns
 from tunesmith.workers import compile_all
 
 #: Of a budget, the part that compiling may take before the race begins with what is there.
@@ -37,6 +43,7 @@ class Subject:
         args: the call's arguments by position; they are as before when the search ends.
         restore: arguments put back before each launch. zero: arguments zeroed before each launch.
         around: makes what else is done around each launch.
+        ranked: whether the Space lists its Configs best first.
     """
 
     kernel: Kernel
@@ -48,6 +55,7 @@ class Subject:
     restore: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
     around: Callable[[], Around] | None = None
+    ranked: bool = False
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -59,7 +67,7 @@ class Subject:
 class Effort:
     """How a search goes about it: strategy's name, seconds at most (`None`: no limit), compilers at once, seed.
 
-    Waiting for another search on the device does not count; it may take `wait_s`.
+    Waiting for another search on the device does not count; it may take `wait_s` in all.
     """
 
     strategy: str = "exhaustive"
@@ -91,7 +99,12 @@ class Evaluation:
     measure_s: float = 0.0
     first_error: BaseException | None = None
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
+    _ready: dict[Config, tuple[Executable, float | None]] = field(
+        default_factory=dict[Config, "tuple[Executable, float | None]"]
+    )
+    _turns: Turns = field(default_factory=Turns)
     _next_round: int = 0
+    _waited_s: float = 0.0
 
     @property
     def over(self) -> bool:
@@ -104,8 +117,17 @@ class Evaluation:
         verdict = pick(list(self.trials.values()))
         return [] if verdict is None else [verdict.ranking[0].config]
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether candidates are timed while others are still being compiled.
+
+        Compilers and a kernel on the CPU would slow each other down, and what a Clock takes in one round is never
+        taken side by side.
+        """
+        return self.subject.device.kind != "cpu" and rounds_of(self.clock) > 1
+
     def evaluate(self, batch: Sequence[Config]) -> None:
-        """Compile, load and race a batch; its Trials are stored even when Ctrl-C ends it.
+        """Compile, load and race a batch, in its order; its Trials are stored even when Ctrl-C ends it.
 
         Under a budget, part of the time goes to compiling and the rest to the race; what the compilers did not get
         to has its turn when time is left, beside the fastest so far.
@@ -116,50 +138,55 @@ class Evaluation:
         left = list(batch)
         try:
             while left and not self.over:
-                executables, compile_s, seen = self.compile(left)
+                seen = self._evaluate_once(left)
                 if not seen:
                     return
-                self._race(executables, compile_s)
                 rest = [config for config in left if config not in seen]
-                left = [*rest, *[c for c in self.leaders if c not in rest]] if rest else []
+                left = [*[c for c in self.leaders if c not in rest], *rest] if rest else []
         finally:
             self._commit()
 
+    def _evaluate_once(self, batch: Sequence[Config]) -> set[Config]:
+        """Compile what there is time for and race it; what was looked at."""
+        seen: set[Config] = set()
+        with self._race() as (race, run_of), closing(self.compile(batch, seen)) as ready:
+            for executable in ready:
+                if not self.overlaps:
+                    race.enter(run_of(executable))
+                    continue
+                with self._alone(), self._turns.timing():
+                    race.welcome(run_of(executable))
+                self._keep(race, {executable.config})
+            say(Racing(race.candidates))
+            with self._alone():
+                race.run()
+        return seen
+
     # --- compiling -------------------------------------------------------------------------------
 
-    def compile(self, batch: Sequence[Config]) -> tuple[list[Executable], dict[Config, float], set[Config]]:
-        """(what can be launched, seconds the compiler took, what was looked at before time was up)."""
-        subject, start = self.subject, perf_counter()
-        jobs: list[tuple[Config, Job | None]] = []
-        seen: set[Config] = set()
-        for config in batch:
-            job, failure, error = attempt(
-                "compile", lambda c=config: subject.kernel.compile_job(c, subject.exact, subject.device)
-            )
-            if failure is not None:
-                self._fail(config, failure, error)
+    def compile(self, batch: Sequence[Config], seen: set[Config]) -> Generator[Executable]:
+        """Compile Configs in their order until they are done or time is up, and yield each that is ready to launch.
+
+        Args:
+            seen: what was looked at is added to it.
+        """
+        stop, deadline, since = threading.Event(), self._compile_deadline, perf_counter()
+        say(Compiling(len(batch), self._turns))
+        jobs = self._jobs(batch)
+        with closing(compile_all(jobs, self.effort.jobs, stop=stop, turns=self._turns)) as compiled:
+            for config, built in compiled:
                 seen.add(config)
-            else:
-                jobs.append((config, job))
-        say(Compiling(len(jobs)))
-        executables: list[Executable] = []
-        seconds: dict[Config, float] = {}
-        stop, deadline = threading.Event(), self._compile_deadline
-        for config, built in compile_all(jobs, self.effort.jobs, stop=stop):
-            seen.add(config)
-            if isinstance(built, Failed):
-                self._fail(config, built, None)
-            else:
-                self._load(config, built, executables)
-                if built is not None:
-                    seconds[config] = built.seconds
-            failed = self.trials.get(config)
-            say(Compiled(config, failed.outcome if failed and isinstance(failed.outcome, Failed) else None))
-            if deadline is not None and perf_counter() >= deadline:
-                stop.set()
-        self.compile_s += perf_counter() - start
+                executable, failure = self._load(config, built)
+                say(Compiled(config, failure))
+                if executable is not None:
+                    self.compile_s += perf_counter() - since
+                    self._ready[config] = executable, built.seconds if isinstance(built, Built) else None
+                    yield executable
+                    since = perf_counter()
+                if deadline is not None and perf_counter() >= deadline:
+                    stop.set()
+        self.compile_s += perf_counter() - since
         self._commit()
-        return executables, seconds, seen
 
     @property
     def _compile_deadline(self) -> float | None:
@@ -168,81 +195,93 @@ class Evaluation:
         now = perf_counter()
         return now + COMPILE_SHARE * (self.deadline - now)
 
-    def _load(self, config: Config, built: Built | None, executables: list[Executable]) -> None:
-        subject = self.subject
-        executable, failure, error = attempt("load", lambda: subject.kernel.load(config, subject.exact, built))
-        if failure is not None or executable is None:
-            assert failure is not None
-            self._fail(config, failure, error)
+    def _jobs(self, batch: Sequence[Config]) -> Iterator[tuple[Config, Job | Failed | None]]:
+        """What the compilers are given; made when one of them is free."""
+        kernel, problem, device = self.subject.kernel, self.subject.exact, self.subject.device
+        for config in batch:
+            job, failure, error = attempt("compile", lambda c=config: kernel.compile_job(c, problem, device))
+            self.first_error = self.first_error or error
+            yield config, failure or job
+
+    def _load(self, config: Config, built: Built | Failed | None) -> tuple[Executable | None, Failed | None]:
+        """What came of a compilation, ready to launch; or why it is not."""
+        if isinstance(built, Failed):
+            executable, failure = None, built
         else:
-            executables.append(executable)
+            kernel, problem = self.subject.kernel, self.subject.exact
+            executable, failure, error = attempt("load", lambda: kernel.load(config, problem, built))
+            self.first_error = self.first_error or error
+        if failure is not None:
+            self._add(config, failure, Resources(), None)
+        return executable, failure
 
     # --- racing ----------------------------------------------------------------------------------
 
-    def _race(self, executables: Sequence[Executable], compile_s: Mapping[Config, float]) -> None:
+    @contextmanager
+    def _race(self) -> Generator[tuple[Race, Callable[[Executable], Run]]]:
+        """A race, and what makes a candidate of it. However it ends, what became of everyone is noted, and the
+        arguments are as they were."""
         subject = self.subject
         snapshot = Snapshot(subject.arguments, subject.restore, subject.zero)
         around = subject.around() if subject.around is not None else None
-        runs = [_candidate(executable, subject, snapshot, around) for executable in executables]
-        say(Racing(len(runs)))
-        asked = perf_counter()
-        with self.store.device_lock(subject.device.place, self.effort.wait_s) as alone:
-            if not alone:
-                raise Busy(f"{subject.device.name} has been measured on by another search for more than one may wait")
-            start = perf_counter()
-            if self.deadline is not None:
-                self.deadline += start - asked  # waiting is not searching
 
-            def keep(configs: Set[Config]) -> None:
-                self._keep(race, executables, compile_s, configs)
+        def keep(configs: Set[Config]) -> None:
+            self._keep(race, configs)
 
-            race = Race(
-                runs, self.clock, deadline=self.deadline, seed=self.effort.seed, first_round=self._next_round,
-                left=keep,
-                progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
-            )  # fmt: skip
-            self._next_round += rounds_of(self.clock)
-            self._run(race, snapshot, around, executables, compile_s)
-            self.measure_s += perf_counter() - start
-
-    def _run(
-        self,
-        race: Race,
-        snapshot: Snapshot,
-        around: Around | None,
-        executables: Sequence[Executable],
-        compile_s: Mapping[Config, float],
-    ) -> None:
-        """Run a race to its end, or to where Ctrl-C ends it, and note what became of everyone."""
+        race = Race(
+            self.clock, over=lambda: self.over, seed=self.effort.seed, first_round=self._next_round,
+            left=keep,
+            progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
+        )  # fmt: skip
+        self._next_round += rounds_of(self.clock)
         try:
-            race.run()
+            yield race, lambda executable: _candidate(executable, subject, snapshot, around)
         finally:
-            self._keep(race, executables, compile_s, {executable.config for executable in executables})
+            self._keep(race, race.outcomes.keys())
             if around is not None:
                 around.after()
             snapshot.put_back()
             self.first_error = self.first_error or next(iter(race.errors.values()), None)
 
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Within this scope nobody else measures on the device; waiting for that is not searching.
+
+        Held for one arrival, or for all rounds of a race, and never while compilers are waited for: they may take
+        minutes, in which another search can measure.
+        """
+        asked = perf_counter()
+        wait_s = max(0.0, self.effort.wait_s - self._waited_s)
+        with self.store.device_lock(self.subject.device.place, wait_s) as alone:
+            start = perf_counter()
+            if not alone:
+                name = self.subject.device.name
+                raise Busy(f"{name} has been measured on by another search for more than one may wait")
+            self._waited_s += start - asked
+            if self.deadline is not None:
+                self.deadline += start - asked
+            try:
+                yield
+            finally:
+                self.measure_s += perf_counter() - start
+
     # --- what became of them ---------------------------------------------------------------------
 
-    def _keep(
-        self,
-        race: Race,
-        executables: Sequence[Executable],
-        compile_s: Mapping[Config, float],
-        configs: Set[Config],
-    ) -> None:
+    def _keep(self, race: Race, configs: Iterable[Config]) -> None:
         """Store what is known of some candidates: a process that dies loses no more than the samples since."""
         outcomes = race.outcomes
-        for executable in executables:
-            config = executable.config
-            if config in configs and config in outcomes:
-                self._add(config, outcomes[config], executable.resources, compile_s.get(config))
+        for config in configs:
+            if config in outcomes and not self._known_better(config, outcomes[config]):
+                executable, compile_s = self._ready[config]
+                self._add(config, outcomes[config], executable.resources, compile_s)
         self._commit()
 
-    def _fail(self, config: Config, failure: Failed, error: BaseException | None) -> None:
-        self.first_error = self.first_error or error
-        self._add(config, failure, Resources(), None)
+    def _known_better(self, config: Config, outcome: Measured | Failed) -> bool:
+        """Whether an earlier race of this search has more samples of it: this one has only begun, or was cut short."""
+        before = self.trials.get(config)
+        if before is None or not isinstance(before.outcome, Measured) or not isinstance(outcome, Measured):
+            return False
+        return len(before.outcome.samples) > len(outcome.samples)
 
     def _add(self, config: Config, outcome: Measured | Failed, resources: Resources, compile_s: float | None) -> None:
         self.trials[config] = Trial(config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft))

@@ -117,7 +117,7 @@ def find(
         if not claimed:
             return _meanwhile(default(), "this key is being searched by another process or thread"), None
         try:
-            summary = search(subject, store, clock(), effort)
+            summary = search(subject, default, store, clock(), effort)
         except Busy as busy:
             return _meanwhile(default(), str(busy)), None
         except BudgetEnded as ended:

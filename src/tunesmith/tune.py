@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from time import perf_counter
@@ -19,6 +19,7 @@ from tunesmith.kernel import Clock
 from tunesmith.measure.failure import all_failed, is_machines
 from tunesmith.measure.pick import Verdict, pick
 from tunesmith.measure.race import left_behind, rounds_of
+from tunesmith.order import most_promising_first, promising
 from tunesmith.search import strategy
 from tunesmith.store import Store
 
@@ -37,11 +38,12 @@ def is_searching() -> bool:
     return getattr(_thread, "depth", 0) > 0
 
 
-def search(subject: Subject, store: Store, clock: Clock, effort: Effort) -> Summary:
+def search(subject: Subject, default: Callable[[], Config], store: Store, clock: Clock, effort: Effort) -> Summary:
     """Find the fastest Config and store it with every Trial.
 
-    What the store knows is not measured again, the incumbent beside something new excepted. The caller holds
-    the key's claim. Ctrl-C stores what was measured and passes through.
+    What the store knows is not measured again, the incumbent beside something new excepted. The default is among
+    what is measured, and so are the winners of near Problems, whatever the strategy. The caller holds the key's
+    claim. Ctrl-C stores what was measured and passes through.
 
     Raises:
         NoWorkingConfig: when every Config failed; nothing stays stored then.
@@ -61,7 +63,8 @@ def search(subject: Subject, store: Store, clock: Clock, effort: Effort) -> Summ
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
     _thread.depth = getattr(_thread, "depth", 0) + 1
     try:
-        _follow(state, known, *_to_time_again(known, stored, subject.key, rounds_of(clock)))
+        first = promising(subject, default, store) if legal != [] else []
+        _follow(state, known, first, *_to_time_again(known, stored, subject.key, rounds_of(clock)))
     finally:
         _thread.depth -= 1
     done = {**known, **state.trials}
@@ -72,7 +75,8 @@ def _compile_only(state: Evaluation, config: Config, cut: Mapping[str, int]) -> 
     """A Space of one Config has nothing to choose: it is compiled, to see that it does, and not measured."""
     subject = state.subject
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, 0, state.effort.budget_s))
-    state.compile([config])
+    for _ in state.compile([config], set()):
+        pass
     why = "the only Config: compiled, not measured"
     choice = Choice(config, "search", ONLY, space=subject.space.digest)
     trials = (state.trials.get(config, Trial(config, Untried(why))),)
@@ -119,21 +123,25 @@ def _to_time_again(
 
 def _unfinished(trials: Iterable[Trial], rounds: int) -> list[Trial]:
     """Those that would still be in the race they were in, if it had not been stopped."""
-    samples = {t.config: t.outcome.samples_s for t in trials if isinstance(t.outcome, Measured)}
-    best = min((min(s) for s in samples.values()), default=0.0)
-    going_on = {c for c, s in samples.items() if len(s) < rounds and not left_behind(len(s), min(s), best)}
+    samples = {t.config: t.outcome.samples for t in trials if isinstance(t.outcome, Measured)}
+    best_s = min((s.seconds for mine in samples.values() for s in mine), default=0.0)
+    going_on = {c for c, mine in samples.items() if len(mine) < rounds and not left_behind(mine, best_s)}
     return [t for t in trials if t.config in going_on]
 
 
-def _follow(state: Evaluation, known: Mapping[Config, Trial], again: Sequence[Config], needed: bool) -> None:
+def _follow(
+    state: Evaluation, known: Mapping[Config, Trial], first: Sequence[Config], again: Sequence[Config], needed: bool
+) -> None:
     """Drive the strategy: hand it the Trials it asks for, from the store or by measuring."""
-    steps = strategy(state.effort.strategy, state.subject.space, state.effort.seed)
+    subject = state.subject
+    steps = strategy(state.effort.strategy, subject.space, state.effort.seed)
     try:
         batch = next(steps)
         while True:
-            new = [c for c in batch if c not in known and c not in state.trials]
+            ordered = most_promising_first([*first, *batch], first, None if subject.ranked else state.effort.seed)
+            new = [c for c in ordered if c not in known and c not in state.trials]
             if new or needed:
-                state.evaluate([*new, *[c for c in again if c not in new]])
+                state.evaluate([*again, *[c for c in new if c not in again]])
                 needed, again = False, state.leaders or again
             if state.over:
                 return

@@ -202,7 +202,7 @@ class TunedKernel:
                     f"{options().wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
                 )
             effort = self._effort(budget_s, strategy)
-            summary = search(subject, store, self._clock(subject.device), effort)
+            summary = search(subject, self._default(subject), store, self._clock(subject.device), effort)
         self._found(subject.key)
         assert summary.choice is not None
         self._tell(subject, summary.choice, summary)
@@ -333,7 +333,7 @@ class TunedKernel:
         if self._frontend.narrow is None or subject.space.only is not None:
             return subject
         kept = self._frontend.narrow(list(subject.space), subject.arguments)
-        return replace(subject, space=Space.of(kept))
+        return replace(subject, space=Space.of(kept), ranked=self._frontend.ranked)
 
     def _space_for(self, problem: Problem, device: Device) -> Space:
         """The Space, which a function of the author's makes once for each Problem and device."""
