@@ -13,8 +13,8 @@ from tunesmith.core.space import Space, space_from
 from tunesmith.declaration import Declaration, Frontend, MakeInputs, SpaceLike
 from tunesmith.dispatch import KeyNames, KeySpec
 from tunesmith.errors import BadInput
+from tunesmith.evaluate import Effort
 from tunesmith.kernel import Clock, Kernel
-from tunesmith.tune import Effort
 from tunesmith.tuned import TunedKernel
 
 __all__ = ["TunedKernel", "autotune"]
@@ -129,7 +129,7 @@ def autotune(
 
         def make_engine(wiring: Wiring) -> TunedKernel:
             declared = declare(wiring.kernel, wiring.space, wiring.key, wiring.clock, wiring.opaque, wiring.options)
-            frontend = Frontend(wiring.narrow, wiring.around, wiring.chosen, wiring.extra)
+            frontend = Frontend(wiring.narrow, wiring.around, wiring.chosen, wiring.extra, wiring.ranked)
             return TunedKernel(wiring.kernel, declared, frontend=frontend)
 
         asked = Asked(

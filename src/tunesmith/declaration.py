@@ -18,11 +18,11 @@ from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.space import Space
 from tunesmith.dispatch import KeySpec, check_key_spec, check_names
 from tunesmith.errors import BadInput, NoWorkingConfig, unknown
+from tunesmith.evaluate import Effort
 from tunesmith.fingerprint import of_function
 from tunesmith.kernel import Around, Clock, Default, Kernel
 from tunesmith.options import Policy
 from tunesmith.search import STRATEGIES
-from tunesmith.tune import Effort
 
 SpaceLike: TypeAlias = "Space | Callable[[Problem, Device], Space]"
 MakeInputs: TypeAlias = "Callable[[Problem], Mapping[str, Any]]"
@@ -33,7 +33,8 @@ class Frontend:
     """What an object that stands before a TunedKernel adds to its calls (the one that looks like Triton's autotuner).
 
     Attributes:
-        narrow: the Configs of a call's Space that are worth trying with these arguments by name, best first.
+        narrow: the Configs of a call's Space that are worth trying with these arguments by name.
+        ranked: whether it puts the best first.
         around: makes, of a call's arguments by name, what is done around each launch of a search.
         chosen: hears of the Choice made for a Key: with the arguments by name, and the Summary if it was searched.
         extra: what becomes of a call with keywords beside the kernel's parameters.
@@ -43,6 +44,7 @@ class Frontend:
     around: Callable[[Mapping[str, Any]], Around] | None = None
     chosen: Callable[[Key, Choice, Mapping[str, Any], Any], None] | None = None
     extra: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
+    ranked: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tunesmith.core.config import Config
@@ -13,6 +13,7 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.measure.pick import Verdict
+from tunesmith.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,13 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Compiling:
-    """A batch of so many Configs goes to the compilers."""
+    """A batch of so many Configs goes to the compilers.
+
+    Kernels may be timed meanwhile: whoever hears of it and works in a thread of its own takes `turns` with them.
+    """
 
     count: int
+    turns: Turns = field(default_factory=Turns, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class Racing:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One sample was taken."""
+    """One sample was taken; in round -1 while others were still being compiled."""
 
     config: Config
     leader: Config

@@ -10,12 +10,13 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Choice, Track
 from tunesmith.core.space import Space
 from tunesmith.errors import BudgetEnded, Busy, LookupMiss, TunesmithWarning
+from tunesmith.evaluate import Effort, Subject
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock
 from tunesmith.options import Options, Policy
 from tunesmith.store import Store, StoredChoice
 from tunesmith.tables import Tables
-from tunesmith.tune import ONLY, Effort, Subject, is_searching, search
+from tunesmith.tune import ONLY, is_searching, search
 
 #: A Choice of the default track and a miss of the lookup track have this source.
 DEFAULT = "default"
@@ -116,7 +117,7 @@ def find(
         if not claimed:
             return _meanwhile(default(), "this key is being searched by another process or thread"), None
         try:
-            summary = search(subject, store, clock(), effort)
+            summary = search(subject, default, store, clock(), effort)
         except Busy as busy:
             return _meanwhile(default(), str(busy)), None
         except BudgetEnded as ended:

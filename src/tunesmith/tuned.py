@@ -23,6 +23,7 @@ from tunesmith.core.space import Space
 from tunesmith.declaration import Declaration, Frontend, SpaceLike
 from tunesmith.dispatch import Call, Dispatcher, LeftOut, dtype_name, is_array
 from tunesmith.errors import BadInput, Busy, NoWorkingConfig, TunesmithWarning, unknown
+from tunesmith.evaluate import Effort, Subject
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock, Executable, Kernel
 from tunesmith.measure.allowed import captures_spared, why_not_to_measure
@@ -32,7 +33,7 @@ from tunesmith.missed import counted
 from tunesmith.options import Policy, options, policy_in_force
 from tunesmith.store import Store, default_store
 from tunesmith.tables import NativeTable, Tables
-from tunesmith.tune import ONLY, Effort, Subject, search
+from tunesmith.tune import ONLY, search
 from tunesmith.workers import compile_all
 
 #: Choices and loaded binaries kept in memory for a kernel: far more than a model's shapes, a bound all the same.
@@ -201,7 +202,7 @@ class TunedKernel:
                     f"{options().wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
                 )
             effort = self._effort(budget_s, strategy)
-            summary = search(subject, store, self._clock(subject.device), effort)
+            summary = search(subject, self._default(subject), store, self._clock(subject.device), effort)
         self._found(subject.key)
         assert summary.choice is not None
         self._tell(subject, summary.choice, summary)
@@ -336,7 +337,7 @@ class TunedKernel:
         if self._frontend.narrow is None or subject.space.only is not None:
             return subject
         kept = self._frontend.narrow(list(subject.space), subject.arguments)
-        return replace(subject, space=Space.of(kept))
+        return replace(subject, space=Space.of(kept), ranked=self._frontend.ranked)
 
     def _space_for(self, problem: Problem, device: Device) -> Space:
         """The Space, which a function of the author's makes once for each Problem and device."""

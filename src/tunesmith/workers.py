@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed
 from tunesmith.errors import CompileFailed
 from tunesmith.kernel import Built, Command, Job, Task
+from tunesmith.turns import Turns
 
 #: what a compiler may print before the rest is dropped: the first errors matter, the thousandth does not
 OUTPUT_BYTES = 256 * 1024
@@ -136,8 +137,12 @@ Compiled: TypeAlias = "tuple[Config, Built | Failed | None]"
 
 
 def compile_all(
-    jobs: Iterable[tuple[Config, Job | None]], n_workers: int, *, stop: threading.Event | None = None
-) -> Iterator[Compiled]:
+    jobs: Iterable[tuple[Config, Job | Failed | None]],
+    n_workers: int,
+    *,
+    stop: threading.Event | None = None,
+    turns: Turns | None = None,
+) -> Generator[Compiled]:
     """Compile in parallel child processes and yield each job as it finishes.
 
     Jobs start in the order given. They are taken in the caller's thread and only as they are needed: at most twice
@@ -146,10 +151,12 @@ def compile_all(
     exception in it, kills the children and leaves no temporary file.
 
     Args:
-        jobs: most promising first.
+        jobs: most promising first; a Failed, for a Config of which no job could be made, comes back as it is.
         n_workers: children at once.
         stop: once set, children are killed and the iteration ends with what had finished.
+        turns: taken for what a job asks of this process (`Task.request`), where kernels are timed meanwhile.
     """
+    turns = turns or Turns()
     halt, finished = threading.Event(), SimpleQueue[tuple[Path, "Future[Built | Failed]"]]()
     source, waiting, done = iter(jobs), dict[Path, list[Config]](), dict[Path, "Built | Failed"]()
     pool = ThreadPoolExecutor(n_workers, thread_name_prefix="tunesmith-compile")
@@ -159,7 +166,7 @@ def compile_all(
 
     def start(config: Config, job: Job) -> None:
         waiting[job.output] = [config]
-        future = pool.submit(_compile, job, _Either(halt, stop))
+        future = pool.submit(_compile, job, _Either(halt, stop), turns)
         future.add_done_callback(lambda future, output=job.output: finished.put((output, future)))
 
     try:
@@ -171,8 +178,8 @@ def compile_all(
                     exhausted = True
                     break
                 config, job = taken
-                if job is None:
-                    yield config, None
+                if job is None or isinstance(job, Failed):
+                    yield config, job
                 elif job.output in waiting:
                     waiting[job.output].append(config)
                 elif job.output in done:
@@ -215,7 +222,7 @@ def compile_one(job: Job) -> Built:
     Raises:
         CompileFailed: with all that the compiler said.
     """
-    result = _compile(job, None)
+    result = _compile(job, None, Turns())
     if isinstance(result, Failed):
         raise CompileFailed(f"{result.reason}\n{result.detail}".rstrip(), result.detail)
     return result
@@ -225,19 +232,20 @@ def _again(result: Built | Failed) -> Built | Failed:
     return Built(result.path, 0.0, result.log) if isinstance(result, Built) else result
 
 
-def _compile(job: Job, stop: threading.Event | None) -> Built | Failed:
+def _compile(job: Job, stop: threading.Event | None, turns: Turns) -> Built | Failed:
     if stop is not None and stop.is_set():
         raise Stopped
     if job.output.exists():
         return Built(job.output, 0.0)
-    return _run_task(job, stop) if isinstance(job, Task) else _run_compiler(job, stop)
+    return _run_task(job, stop, turns) if isinstance(job, Task) else _run_compiler(job, stop)
 
 
-def _run_task(task: Task, stop: threading.Event | None) -> Built | Failed:
+def _run_task(task: Task, stop: threading.Event | None, turns: Turns) -> Built | Failed:
     """One job in a kept child."""
     start = time.monotonic()
     try:
-        request = task.request()
+        with turns.beside():
+            request = task.request()
     except Exception as error:
         return children.failed_by(error)
     try:

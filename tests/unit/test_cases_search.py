@@ -56,10 +56,10 @@ def test_r07_the_best_honest_candidate_wins_and_the_failed_are_listed() -> None:
 
 
 def test_r07_ctrl_c_keeps_what_was_timed_and_the_next_run_asks_for_the_rest() -> None:
-    first = ScriptedClock(lambda config: 1.0 + config["c"])  # type: ignore[operator]
+    first = ScriptedClock(lambda config: 4.0 ** config["c"])  # type: ignore[operator]
     with pytest.raises(KeyboardInterrupt):
         five(first, {2: KeyboardInterrupt()})(X)
-    second = ScriptedClock(lambda config: 1.0 + config["c"])  # type: ignore[operator]
+    second = ScriptedClock(lambda config: 4.0 ** config["c"])  # type: ignore[operator]
     f = five(second, {})
 
     assert f(X) == 0
@@ -441,7 +441,7 @@ def test_random_batches_are_paired_only_within_their_own_rounds() -> None:
     summary = f.tune(X)
     rounds = [{s.round for s in t.outcome.samples} for t in summary.trials if isinstance(t.outcome, Measured)]
 
-    assert summary.counts == {"measured": 100, "failed": 0, "cut": 0, "untried": 1900}
+    assert summary.counts == {"measured": 101, "failed": 0, "cut": 0, "untried": 1899}  # the default was not drawn
     assert len({min(r) for r in rounds}) > 1
 
 

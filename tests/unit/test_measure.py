@@ -52,7 +52,10 @@ class TableClock:
 
 def race_of(times: dict[int, float], clock: TableClock | None = None, **raising: BaseException) -> Race:
     runs = [Run(Stub(Config(x=x), error=raising.get(f"x{x}")), ()) for x in times]
-    return Race(runs, clock or TableClock(times))
+    race = Race(clock or TableClock(times))
+    for run in runs:
+        race.enter(run)
+    return race
 
 
 def trials(race: Race, **resources: Resources) -> list[Trial]:
@@ -139,9 +142,12 @@ def test_ctrl_c_passes_and_what_was_measured_is_kept() -> None:
 def test_a_deadline_ends_the_race() -> None:
     times = dict.fromkeys(range(5), 1.0)
     clock = TableClock(times)
-    Race([Run(Stub(Config(x=i)), ()) for i in times], clock, deadline=perf_counter() - 1).run()
+    race = Race(clock, over=lambda: clock.calls == 3)
+    for i in times:
+        race.enter(Run(Stub(Config(x=i)), ()))
+    race.run()
 
-    assert clock.calls == 0
+    assert clock.calls == 3
 
 
 def test_the_wall_clock_tells_the_time_of_one_launch() -> None:

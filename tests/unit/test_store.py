@@ -236,6 +236,8 @@ def test_nearest_has_a_choice_the_same_kernel_and_the_fewest_differences(store: 
     assert store.nearest(key(1024)) == key(512)
     assert store.nearest(key(4096)) == key(512)  # not itself; as a ratio 512 is nearer than 64
     assert key(1024).differences(key(512)) == ["M: 1024, known: 512"]
+    store.put_choice(key(1000, device="cpu:another chip:avx:1"), CHOICE, {})
+    assert store.near(key(1024), 2) == [key(512), key(4096)]
 
 
 # --- cost --------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,10 @@ from tunesmith.events import Compiled, Compiling, Racing, Sampled, Started, Summ
 from tunesmith.measure.pick import pick
 from tunesmith.report import units
 from tunesmith.report.explanation import Explanation
-from tunesmith.report.progress import LOG_EVERY_S, Progress
+from tunesmith.report.progress import LOG_EVERY_S, REDRAW_S, Progress
 from tunesmith.report.table import score_table
 from tunesmith.report.terminal import print_explanation, watch
+from tunesmith.turns import Turns
 
 PROBLEM = Problem({"M": 512, "N": 64, "a.dtype": "float32", "b.dtype": "float32"})
 KEY = Key("matmul", "f00d", PROBLEM, "cpu:a chip:avx2:2", "p/1")
@@ -283,6 +285,16 @@ class TestProgressInALog:
         assert "10.0 s so far, 20.0 s of the budget left" in lines[0]
         assert "measuring round 3: 1/3 of the candidates left" in lines[1]
 
+    def test_while_compilers_go_on_the_best_so_far_is_told(self) -> None:
+        progress, out, clock = self.log()
+        progress(started())
+        progress(Compiling(40))
+        progress(Compiled(Config(a=1), None))
+        clock.now += LOG_EVERY_S
+        progress(Sampled(Config(a=1), Config(a=1), 2e-3, -1))
+        line = out.getvalue().splitlines()[-1]
+        assert "compiled 1/40 (0 failed); best so far 2.000 ms Config(a=1)" in line
+
     def test_a_log_that_asks_for_colour_still_gets_plain_lines(self) -> None:
         out = io.StringIO()
         progress = Progress(Console(file=out, force_terminal=True))
@@ -334,6 +346,22 @@ class TestProgressInATerminal:
         taken_back = out.getvalue()[len(shown) :]
         assert "\x1b[?25h" in taken_back  # the cursor is shown again
         assert taken_back.count("\x1b[2K") >= 5  # and the lines are cleared
+
+    def test_between_compilations_nothing_is_drawn_while_a_kernel_is_timed(self) -> None:
+        out, turns = Terminal(), Turns()
+
+        def drawn() -> bool:
+            before, end = len(out.getvalue()), time.monotonic() + 3 * REDRAW_S
+            while len(out.getvalue()) == before and time.monotonic() < end:
+                time.sleep(0.01)
+            return len(out.getvalue()) > before
+
+        with Progress(Console(file=out, force_terminal=True, _environ={"TERM": "xterm"})) as progress:
+            progress(started())
+            progress(Compiling(4, turns))
+            assert drawn()
+            with turns.timing():
+                assert not drawn()
 
     def test_no_thread_draws_while_kernels_are_timed(self) -> None:
         console = Console(file=Terminal(), force_terminal=True, _environ={"TERM": "xterm"})

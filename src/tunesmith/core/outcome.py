@@ -25,8 +25,8 @@ class Sample:
 
     Attributes:
         seconds: the time of one launch.
-        round: which pass over all candidates it belongs to, from 0; -1 where it is not known.
-        order: its place within the round, from 0; -1 where it is not known.
+        round: which pass over all candidates it belongs to, from 0; -1 where it belongs to none, or is not known.
+        order: its place within the round, from 0; -1 as for the round.
         clock_hz: the device's clock at the time, where it can be read.
     """
 

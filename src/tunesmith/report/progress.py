@@ -18,6 +18,7 @@ from tunesmith.core.config import Config
 from tunesmith.events import Compiled, Compiling, Event, Racing, Sampled, Started, Summary
 from tunesmith.report.units import count, duration, problem_line, spent
 from tunesmith.tune import is_searching
+from tunesmith.turns import Turns
 
 #: Drawing takes a millisecond or two; more often than this nobody reads it.
 REDRAW_S = 0.2
@@ -50,6 +51,8 @@ class _View:
             case Racing(total):
                 self.compiling, self.alive, self.round = False, total, 0
                 self.in_round.clear()
+            case Sampled(_, leader, leader_s, number) if number < 0:
+                self.best = (leader_s, leader)
             case Sampled(config, leader, leader_s, number):
                 if number != self.round:
                     self.round, self.alive = number, len(self.in_round)
@@ -89,7 +92,7 @@ class _View:
 class Progress:
     """A watcher for `tune.watched`: shows what every search of the scope does.
 
-    It draws between samples and, while compilers run, from a thread of its own: never while a kernel is timed.
+    It draws between samples, and while compilers run from a thread of its own too: never while a kernel is timed.
 
     Args:
         console: where to; standard error where not given.
@@ -130,7 +133,7 @@ class Progress:
             self._show(view, f"{view.compilation}; measuring {count(event.count, 'candidate')}")
         elif isinstance(event, Compiling):
             self._show(view, f"compiling {event.count:,}" if event.count else None)
-            self._tick()
+            self._tick(event.turns)
         else:
             self._show(view, None)
 
@@ -226,16 +229,18 @@ class Progress:
 
     # --- while compilers run ---------------------------------------------------------------------
 
-    def _tick(self) -> None:
-        """Redraw from a thread until the compilers are done: one Config may take a minute, and nothing is timed."""
+    def _tick(self, turns: Turns) -> None:
+        """Redraw from a thread until the compilers are done, as one Config may take a minute; in between the samples
+        where kernels are timed meanwhile."""
         if not self._animated or self._ticker is not None:
             return
         done = threading.Event()
 
         def redraw() -> None:
             while not done.wait(REDRAW_S):
-                if self._live is not None:
-                    self._live.refresh()
+                with turns.at_once() as mine:
+                    if mine and self._live is not None:
+                        self._live.refresh()
 
         thread = threading.Thread(target=redraw, name="tunesmith-progress", daemon=True)
         self._ticker = (thread, done)

@@ -112,8 +112,15 @@ class Store:
 
         Among equals, the one whose dimensions are nearest as ratios, then the last used.
         """
+        return next(iter(self._by_distance(key)), None)
+
+    def near(self, key: Key, n: int) -> list[Key]:
+        """The same, up to `n` of them that are of the same kind of device."""
+        return [known for known in self._by_distance(key) if known.device == key.device][:n]
+
+    def _by_distance(self, key: Key) -> list[Key]:
         others = (known for known in self._keys(key.kernel, chosen=True, limit=NEAREST_AMONG) if known != key)
-        return min(others, key=lambda known: (len(key.differences(known)), _log_distance(key, known)), default=None)
+        return sorted(others, key=lambda known: (len(key.differences(known)), _log_distance(key, known)))
 
     def _keys(self, kernel: str | None, chosen: bool, limit: int) -> list[Key]:
         found = self.read(lambda connection, bad: rows.read_keys(connection, kernel, chosen, limit, bad))

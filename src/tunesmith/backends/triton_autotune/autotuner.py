@@ -222,7 +222,7 @@ class TunedAutotuner(Autotuner):
         narrow = partial(self._narrow, options) if self._prune.prunes else None
         wiring = Wiring(
             kernel, (GRID,), space, self._key, self._clock,
-            narrow, around if surrounds else None, self._chosen, self._extra, options,
+            narrow, around if surrounds else None, self._chosen, self._extra, options, self._prune.model is not None,
         )  # fmt: skip
         return self._make_engine(wiring)
 

@@ -44,7 +44,7 @@ class Pruning:
         return self.early is not None or self.model is not None
 
     def __call__(self, configs: Sequence[Any], arguments: Mapping[str, Any], kernel: str) -> list[Any]:
-        """Those of `triton.Config` objects that are worth trying with these arguments, best first where predicted.
+        """Those of `triton.Config` objects that are worth trying with these arguments, the best by `perf_model` first.
 
         Raises:
             AutotunerError: when early_config_prune leaves none.
@@ -64,8 +64,6 @@ class Pruning:
         if self.model is None:
             return kept
         most = max(1, int(len(kept) * self.top_k)) if isinstance(self.top_k, float) else self.top_k
-        if len(kept) <= most:
-            return kept
         model = self.model
         times = [(model(**call, **config.all_kwargs()), i) for i, config in enumerate(kept)]
         return [kept[i] for _, i in sorted(times)[:most]]

@@ -50,6 +50,7 @@ class Wiring:
     chosen: Callable[[Key, Choice, Mapping[str, Any], Any], None]
     extra: Callable[[tuple[Any, ...], dict[str, Any]], Any]
     options: Config = field(default_factory=Config)
+    ranked: bool = False
 
 
 MakeEngine: TypeAlias = "Callable[[Wiring], Engine]"

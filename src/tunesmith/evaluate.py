@@ -1,0 +1,318 @@
+"""Evaluating Configs for one search: compile, load, race; what became of each is kept as a Trial and stored.
+
+On the CPU all are compiled, then all are raced. For a GPU, which has nothing to do meanwhile, each candidate is loaded
+and timed once as soon as it is compiled, and the race proper, side by side, begins when the compilers are done.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Failed, Measured, Resources, Trial
+from tunesmith.core.problem import Problem
+from tunesmith.core.space import Space
+from tunesmith.errors import Busy
+from tunesmith.events import Compiled, Compiling, Racing, Sampled, say
+from tunesmith.kernel import Around, Built, Clock, Executable, Job, Kernel, Run
+from tunesmith.measure.failure import attempt, told_of_failures
+from tunesmith.measure.inputs import Snapshot
+from tunesmith.measure.pick import pick
+from tunesmith.measure.race import Race, rounds_of
+from tunesmith.store import Store
+from tunesmith.turns import Turns
+from tunesmith.workers import compile_all
+
+#: Of a budget, the part that compiling may take before the race begins with what is there.
+COMPILE_SHARE = 0.6
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a search is about.
+
+    Attributes:
+        exact: the Problem that is measured, where the Key's is a bucket.
+        args: the call's arguments by position; they are as before when the search ends.
+        restore: arguments put back before each launch. zero: arguments zeroed before each launch.
+        around: makes what else is done around each launch.
+        ranked: whether the Space lists its Configs best first.
+    """
+
+    kernel: Kernel
+    key: Key
+    exact: Problem
+    space: Space
+    device: Device
+    args: Sequence[Any]
+    restore: tuple[str, ...] = ()
+    zero: tuple[str, ...] = ()
+    around: Callable[[], Around] | None = None
+    ranked: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The call's arguments by name."""
+        return dict(zip(self.kernel.signature.parameters, self.args, strict=True))
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How a search goes about it: strategy's name, seconds at most (`None`: no limit), compilers at once, seed.
+
+    Waiting for another search on the device does not count; it may take `wait_s` in all.
+    """
+
+    strategy: str = "exhaustive"
+    budget_s: float | None = None
+    jobs: int = 1
+    seed: int = 0
+    wait_s: float = 600.0
+
+
+@dataclass
+class Evaluation:
+    """What one search has found out so far. Nothing outlives it but what went to the store.
+
+    Attributes:
+        at: when the search began, UTC, ISO 8601.
+        deadline: `perf_counter` time at which the budget ends, `None` for no limit.
+        trials: of this search, by Config.
+        first_error: what the first failure raised: the cause of the error when nothing works.
+    """
+
+    subject: Subject
+    store: Store
+    clock: Clock
+    effort: Effort
+    at: str
+    deadline: float | None
+    trials: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
+    compile_s: float = 0.0
+    measure_s: float = 0.0
+    first_error: BaseException | None = None
+    _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
+    _ready: dict[Config, tuple[Executable, float | None]] = field(
+        default_factory=dict[Config, "tuple[Executable, float | None]"]
+    )
+    _turns: Turns = field(default_factory=Turns)
+    _next_round: int = 0
+    _waited_s: float = 0.0
+
+    @property
+    def over(self) -> bool:
+        """Whether the budget has ended."""
+        return self.deadline is not None and perf_counter() >= self.deadline
+
+    @property
+    def leaders(self) -> list[Config]:
+        """The fastest so far: raced beside what is new."""
+        verdict = pick(list(self.trials.values()))
+        return [] if verdict is None else [verdict.ranking[0].config]
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether candidates are timed while others are still being compiled.
+
+        Compilers and a kernel on the CPU would slow each other down, and what a Clock takes in one round is never
+        taken side by side.
+        """
+        return self.subject.device.kind != "cpu" and rounds_of(self.clock) > 1
+
+    def evaluate(self, batch: Sequence[Config]) -> None:
+        """Compile, load and race a batch, in its order; its Trials are stored even when Ctrl-C ends it.
+
+        Under a budget, part of the time goes to compiling and the rest to the race; what the compilers did not get
+        to has its turn when time is left, beside the fastest so far.
+
+        Raises:
+            Busy: when another search has been measuring on the device for too long.
+        """
+        left = list(batch)
+        try:
+            while left and not self.over:
+                seen = self._evaluate_once(left)
+                if not seen:
+                    return
+                rest = [config for config in left if config not in seen]
+                left = [*[c for c in self.leaders if c not in rest], *rest] if rest else []
+        finally:
+            self._commit()
+
+    def _evaluate_once(self, batch: Sequence[Config]) -> set[Config]:
+        """Compile what there is time for and race it; what was looked at."""
+        seen: set[Config] = set()
+        with self._race() as (race, run_of), closing(self.compile(batch, seen)) as ready:
+            for executable in ready:
+                if not self.overlaps:
+                    race.enter(run_of(executable))
+                    continue
+                with self._alone(), self._turns.timing():
+                    race.welcome(run_of(executable))
+                self._keep(race, {executable.config})
+            say(Racing(race.candidates))
+            with self._alone():
+                race.run()
+        return seen
+
+    # --- compiling -------------------------------------------------------------------------------
+
+    def compile(self, batch: Sequence[Config], seen: set[Config]) -> Generator[Executable]:
+        """Compile Configs in their order until they are done or time is up, and yield each that is ready to launch.
+
+        Args:
+            seen: what was looked at is added to it.
+        """
+        stop, deadline, since = threading.Event(), self._compile_deadline, perf_counter()
+        say(Compiling(len(batch), self._turns))
+        jobs = self._jobs(batch)
+        with closing(compile_all(jobs, self.effort.jobs, stop=stop, turns=self._turns)) as compiled:
+            for config, built in compiled:
+                seen.add(config)
+                executable, failure = self._load(config, built)
+                say(Compiled(config, failure))
+                if executable is not None:
+                    self.compile_s += perf_counter() - since
+                    self._ready[config] = executable, built.seconds if isinstance(built, Built) else None
+                    yield executable
+                    since = perf_counter()
+                if deadline is not None and perf_counter() >= deadline:
+                    stop.set()
+        self.compile_s += perf_counter() - since
+        self._commit()
+
+    @property
+    def _compile_deadline(self) -> float | None:
+        if self.deadline is None:
+            return None
+        now = perf_counter()
+        return now + COMPILE_SHARE * (self.deadline - now)
+
+    def _jobs(self, batch: Sequence[Config]) -> Iterator[tuple[Config, Job | Failed | None]]:
+        """What the compilers are given; made when one of them is free."""
+        kernel, problem, device = self.subject.kernel, self.subject.exact, self.subject.device
+        for config in batch:
+            job, failure, error = attempt("compile", lambda c=config: kernel.compile_job(c, problem, device))
+            self.first_error = self.first_error or error
+            yield config, failure or job
+
+    def _load(self, config: Config, built: Built | Failed | None) -> tuple[Executable | None, Failed | None]:
+        """What came of a compilation, ready to launch; or why it is not."""
+        if isinstance(built, Failed):
+            executable, failure = None, built
+        else:
+            kernel, problem = self.subject.kernel, self.subject.exact
+            executable, failure, error = attempt("load", lambda: kernel.load(config, problem, built))
+            self.first_error = self.first_error or error
+        if failure is not None:
+            self._add(config, failure, Resources(), None)
+        return executable, failure
+
+    # --- racing ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _race(self) -> Generator[tuple[Race, Callable[[Executable], Run]]]:
+        """A race, and what makes a candidate of it. However it ends, what became of everyone is noted, and the
+        arguments are as they were."""
+        subject = self.subject
+        snapshot = Snapshot(subject.arguments, subject.restore, subject.zero)
+        around = subject.around() if subject.around is not None else None
+
+        def keep(configs: Set[Config]) -> None:
+            self._keep(race, configs)
+
+        race = Race(
+            self.clock, over=lambda: self.over, seed=self.effort.seed, first_round=self._next_round,
+            left=keep,
+            progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
+        )  # fmt: skip
+        self._next_round += rounds_of(self.clock)
+        try:
+            yield race, lambda executable: _candidate(executable, subject, snapshot, around)
+        finally:
+            self._keep(race, race.outcomes.keys())
+            if around is not None:
+                around.after()
+            snapshot.put_back()
+            self.first_error = self.first_error or next(iter(race.errors.values()), None)
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Within this scope nobody else measures on the device; waiting for that is not searching.
+
+        Held for one arrival, or for all rounds of a race, and never while compilers are waited for: they may take
+        minutes, in which another search can measure.
+        """
+        asked = perf_counter()
+        wait_s = max(0.0, self.effort.wait_s - self._waited_s)
+        with self.store.device_lock(self.subject.device.place, wait_s) as alone:
+            start = perf_counter()
+            if not alone:
+                name = self.subject.device.name
+                raise Busy(f"{name} has been measured on by another search for more than one may wait")
+            self._waited_s += start - asked
+            if self.deadline is not None:
+                self.deadline += start - asked
+            try:
+                yield
+            finally:
+                self.measure_s += perf_counter() - start
+
+    # --- what became of them ---------------------------------------------------------------------
+
+    def _keep(self, race: Race, configs: Iterable[Config]) -> None:
+        """Store what is known of some candidates: a process that dies loses no more than the samples since."""
+        outcomes = race.outcomes
+        for config in configs:
+            if config in outcomes and not self._known_better(config, outcomes[config]):
+                executable, compile_s = self._ready[config]
+                self._add(config, outcomes[config], executable.resources, compile_s)
+        self._commit()
+
+    def _known_better(self, config: Config, outcome: Measured | Failed) -> bool:
+        """Whether an earlier race of this search has more samples of it: this one has only begun, or was cut short."""
+        before = self.trials.get(config)
+        if before is None or not isinstance(before.outcome, Measured) or not isinstance(outcome, Measured):
+            return False
+        return len(before.outcome.samples) > len(outcome.samples)
+
+    def _add(self, config: Config, outcome: Measured | Failed, resources: Resources, compile_s: float | None) -> None:
+        self.trials[config] = Trial(config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft))
+
+    def _commit(self) -> None:
+        """Store the Trials that are new or have changed since the last time."""
+        new = [trial for config, trial in self.trials.items() if self._stored.get(config) is not trial]
+        self.store.add_trials(self.subject.key, new, replace=True)
+        self._stored.update((trial.config, trial) for trial in new)
+
+
+def _candidate(executable: Executable, subject: Subject, snapshot: Snapshot, around: Around | None) -> Run:
+    """A candidate with all that is done ahead of its launches."""
+    prepare, config = snapshot.before_launch, executable.config
+    if around is None:
+        return Run(executable, subject.args, prepare)
+
+    def before() -> None:
+        around.after()
+        if prepare is not None:
+            prepare()
+        around.before(config, subject.args)
+
+    launch = told_of_failures(around.launch_of(executable), around)
+    return Run(_Candidate(config, launch, executable.resources), subject.args, before)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An Executable whose launch is another one."""
+
+    config: Config
+    launch: Callable[..., Any]
+    resources: Resources
