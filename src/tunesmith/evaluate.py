@@ -19,7 +19,7 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Failed, Measured, Resources, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
-from tunesmith.errors import Busy
+from tunesmith.errors import Busy, CompileFailed
 from tunesmith.events import Compiled, Compiling, Racing, Sampled, say
 from tunesmith.kernel import Around, Built, Clock, Executable, Job, Kernel, Run
 from tunesmith.measure.failure import attempt, told_of_failures
@@ -99,6 +99,7 @@ class Evaluation:
     measure_s: float = 0.0
     first_error: BaseException | None = None
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
+    _around: Around | None = None
     _ready: dict[Config, tuple[Executable, float | None]] = field(
         default_factory=dict[Config, "tuple[Executable, float | None]"]
     )
@@ -206,14 +207,22 @@ class Evaluation:
     def _load(self, config: Config, built: Built | Failed | None) -> tuple[Executable | None, Failed | None]:
         """What came of a compilation, ready to launch; or why it is not."""
         if isinstance(built, Failed):
-            executable, failure = None, built
+            executable, failure, error = None, built, None
         else:
             kernel, problem = self.subject.kernel, self.subject.exact
             executable, failure, error = attempt("load", lambda: kernel.load(config, problem, built))
             self.first_error = self.first_error or error
         if failure is not None:
             self._add(config, failure, Resources(), None)
+            self._tell(config, error or CompileFailed(failure.reason, failure.detail))
         return executable, failure
+
+    def _tell(self, config: Config, error: BaseException) -> None:
+        """Where launches have something around them, it hears of a Config that never came to its launch."""
+        if self._around is not None:
+            self._around.after()
+            self._around.before(config, self.subject.args)
+            self._around.failed(error)
 
     # --- racing ----------------------------------------------------------------------------------
 
@@ -223,7 +232,7 @@ class Evaluation:
         arguments are as they were."""
         subject = self.subject
         snapshot = Snapshot(subject.arguments, subject.restore, subject.zero)
-        around = subject.around() if subject.around is not None else None
+        around = self._around = subject.around() if subject.around is not None else None
 
         def keep(configs: Set[Config]) -> None:
             self._keep(race, configs)

@@ -135,6 +135,24 @@ def test_a_hook_of_a_config_may_change_what_the_compiler_relies_on(gpu: FakeDriv
     assert gpu.launches[-1].args[2].data_ptr() == 4100
 
 
+def refuses_body(x, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK > 32, "too small")
+
+
+def test_hooks_hear_of_what_does_not_compile_too(gpu: FakeDriver) -> None:
+    heard: list[tuple[str, Any]] = []
+    refuses = tunesmith.autotune(
+        configs(), ["n"], clock=by_block(), pre_hook=lambda kwargs, **_: heard.append(("before", kwargs["BLOCK"])),
+        post_hook=lambda kwargs, exception: heard.append(("after", exception)),
+    )(triton.jit(refuses_body))  # fmt: skip
+    refuses[(1,)](X, 100)
+    raised = [said for what, said in heard if what == "after" and said is not None]
+    assert len(raised) == 1
+    assert "too small" in str(raised[0])
+    assert heard.count(("before", 32)) == 1
+    assert len([1 for what, _ in heard if what == "after"]) == sum(what == "before" for what, _ in heard) - 1
+
+
 def test_options_in_a_call_reach_the_compiler(gpu: FakeDriver) -> None:
     add = tunesmith.autotune(configs(), ["n"], clock=by_block())(triton.jit(add_body))
     compiled = add[(1,)](X, X, X, 100, 1, enable_fp_fusion=False)

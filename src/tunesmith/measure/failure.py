@@ -52,6 +52,11 @@ def one_line(error: BaseException) -> str:
     """`RuntimeError: pass pipeline failed`; with need and limit where an out-of-resources error carries them."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0] if lines else ""
+    said = getattr(error, "error_message", None)  # Triton's: what is wrong, apart from the lines where
+    if isinstance(said, str) and said.strip():
+        text = f"{said.strip().splitlines()[0]} ({text.rstrip(':')})"
+    elif text.endswith(":") and error.__cause__ is not None:
+        text = f"{text} {one_line(error.__cause__)}"
     name = "" if isinstance(error, TunesmithError) else type(error).__name__
     required, limit = getattr(error, "required", None), getattr(error, "limit", None)
     if isinstance(required, int) and isinstance(limit, int) and str(required) not in text:

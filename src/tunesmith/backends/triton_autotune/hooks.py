@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tunesmith.backends.triton_autotune.run import PreHook
 from tunesmith.core.config import Config
+from tunesmith.errors import CompileFailed
 from tunesmith.kernel import Executable
 
 
@@ -41,9 +43,19 @@ class Hooks:
         self._finish(None)
 
     def failed(self, error: BaseException) -> None:
-        self._finish(error)
+        self._finish(_tritons(error) if isinstance(error, CompileFailed) else error)
 
     def _finish(self, error: BaseException | None) -> None:
         named, self._pending = self._pending, None
         if named is not None and self._post is not None:
             self._post(named, exception=error)
+
+
+def _tritons(error: CompileFailed) -> BaseException:
+    """What Triton would have raised for a Config that a child process compiled, where that is known."""
+    found = re.search(r"out of ([\w ]+): needs (\d+)[\w ]*, limit (\d+)", str(error))
+    if found is None:
+        return error
+    from triton.runtime.errors import OutOfResources
+
+    return OutOfResources(int(found[2]), int(found[3]), found[1])
