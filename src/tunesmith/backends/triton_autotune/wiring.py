@@ -11,6 +11,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Trial
 from tunesmith.core.space import Space
+from tunesmith.errors import TunesmithError
 from tunesmith.kernel import Clock, Kernel
 
 
@@ -50,6 +51,7 @@ class Wiring:
     chosen: Callable[[Key, Choice, Mapping[str, Any], Any], None]
     extra: Callable[[tuple[Any, ...], dict[str, Any]], Any]
     options: Config = field(default_factory=Config)
+    refused: Callable[[TunesmithError, tuple[Any, ...]], Any] | None = None
 
 
 MakeEngine: TypeAlias = "Callable[[Wiring], Engine]"
