@@ -28,12 +28,15 @@ from tunesmith.dispatch.arguments import (
 )
 from tunesmith.dispatch.keyfunction import Asked, Form, Seen, Writer, bucketed
 from tunesmith.dispatch.spec import KeySpec, names_taken
-from tunesmith.errors import BadInput, FingerprintError, TunesmithError
+from tunesmith.errors import BadInput, FingerprintError, MissingEngine, TunesmithError
 from tunesmith.options import Policy, scoped_policy
 
 #: Warm keys remembered for one kernel: about a megabyte. A program with more than this many wants buckets; until
 #: it has them, a forgotten key costs a look-up in memory, not a search.
 WARM_ENTRIES = 4096
+
+#: errors before anything of a call is launched: of its arguments, the kernel's source, or what is installed
+REFUSALS = (BadInput, FingerprintError, MissingEngine)
 
 WarmKey: TypeAlias = "tuple[object, ...]"
 Launch: TypeAlias = "Callable[..., Any]"
@@ -82,8 +85,8 @@ class Dispatcher:
         extra: what becomes of a call that has keywords beside the parameters: given its arguments and these. Without
             it they are a TypeError.
         notes_latest: keep `latest` up to date, which costs a warm call some nanoseconds.
-        refused: what becomes of a call that can't be tuned, as its key or its kernel can't be identified: given the
-            error and the arguments. Without it the error is the caller's.
+        refused: what becomes of a call that ends in one of `REFUSALS`: given the error and the arguments. Without
+            it the error is the caller's.
 
     Attributes:
         latest: the launch of the latest call, in a list.
@@ -167,7 +170,7 @@ class Dispatcher:
     def _miss(self, args: tuple[Any, ...]) -> Any:
         try:
             launch = self._launch_of(args)
-        except (BadInput, FingerprintError) as error:
+        except REFUSALS as error:
             if self._refused is None:
                 raise
             return self._refused(error, args)

@@ -20,7 +20,8 @@ from tunesmith.backends.triton_autotune.wiring import Asked, Engine, Wiring
 from tunesmith.core.config import Config
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice
-from tunesmith.errors import BadInput, FingerprintError, TunesmithError, TunesmithWarning
+from tunesmith.dispatch import REFUSALS
+from tunesmith.errors import BadInput, TunesmithError, TunesmithWarning
 
 #: what stock's constructor is given, by name: everything it has taken from Triton 3.0 to 3.9
 STOCK_ARGUMENTS = (
@@ -103,7 +104,7 @@ class TakenAutotuner(TunedAutotuner):
     def _extra(self, args: tuple[Any, ...], extra: dict[str, Any]) -> Any:
         try:
             return super()._extra(args, extra)
-        except (BadInput, FingerprintError) as error:
+        except REFUSALS as error:
             return self._refused(extra, error, args)
 
     def _stock(self, grid: Any, *args: Any, **kwargs: Any) -> Any:
