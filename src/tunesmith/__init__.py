@@ -12,7 +12,7 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Resources, Sample, Trial, Untried
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
-from tunesmith.options import policy
+from tunesmith.options import policy, take_over_asked
 
 if TYPE_CHECKING:
     from tunesmith.api import autotune
@@ -20,23 +20,27 @@ if TYPE_CHECKING:
     from tunesmith.backends.call import built
     from tunesmith.missed import Miss, misses
     from tunesmith.report.terminal import watch
+    from tunesmith.takeover import TakeOver, take_over
     from tunesmith.tuned import TunedKernel
 
 #: what takes a moment to import is imported when it is asked for: name → module and attribute
 _LAZY = {
     "Miss": ("tunesmith.missed", "Miss"),
+    "TakeOver": ("tunesmith.takeover", "TakeOver"),
     "TunedKernel": ("tunesmith.tuned", "TunedKernel"),
     "autotune": ("tunesmith.api", "autotune"),
     "built": ("tunesmith.backends.call", "built"),
     "cc": ("tunesmith.backends.cc", None),
     "misses": ("tunesmith.missed", "misses"),
+    "take_over": ("tunesmith.takeover", "take_over"),
     "watch": ("tunesmith.report.terminal", "watch"),
 }
 
 __all__ = [
     "Axis", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Problem", "Resources", "Sample",
-    "Space", "Trial", "TunedKernel", "Untried", "add_device", "autotune", "booleans", "built", "cc", "choices",
-    "integers", "known_device", "known_devices", "misses", "permutations", "policy", "powers_of_two", "watch",
+    "Space", "TakeOver", "Trial", "TunedKernel", "Untried", "add_device", "autotune", "booleans", "built", "cc",
+    "choices", "integers", "known_device", "known_devices", "misses", "permutations", "policy", "powers_of_two",
+    "take_over", "watch",
 ]  # fmt: skip
 
 
@@ -58,3 +62,9 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+if take_over_asked():
+    from tunesmith.takeover import take_over
+
+    take_over()

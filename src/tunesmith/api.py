@@ -129,7 +129,9 @@ def autotune(
 
         def make_engine(wiring: Wiring) -> TunedKernel:
             declared = declare(wiring.kernel, wiring.space, wiring.key, wiring.clock, wiring.opaque, wiring.options)
-            frontend = Frontend(wiring.narrow, wiring.around, wiring.chosen, wiring.extra, wiring.ranked)
+            frontend = Frontend(
+                wiring.narrow, wiring.around, wiring.chosen, wiring.extra, wiring.ranked, wiring.refused
+            )
             return TunedKernel(wiring.kernel, declared, frontend=frontend)
 
         asked = Asked(

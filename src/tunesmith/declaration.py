@@ -17,7 +17,7 @@ from tunesmith.core.outcome import Choice
 from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.space import Space
 from tunesmith.dispatch import KeySpec, check_key_spec, check_names
-from tunesmith.errors import BadInput, NoWorkingConfig, unknown
+from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithError, unknown
 from tunesmith.evaluate import Effort
 from tunesmith.fingerprint import of_function
 from tunesmith.kernel import Around, Clock, Default, Kernel
@@ -38,6 +38,7 @@ class Frontend:
         around: makes, of a call's arguments by name, what is done around each launch of a search.
         chosen: hears of the Choice made for a Key: with the arguments by name, and the Summary if it was searched.
         extra: what becomes of a call with keywords beside the kernel's parameters.
+        refused: what becomes of a call that can't be tuned: given the error and the arguments.
     """
 
     narrow: Callable[[Sequence[Config], Mapping[str, Any]], Sequence[Config]] | None = None
@@ -45,6 +46,7 @@ class Frontend:
     chosen: Callable[[Key, Choice, Mapping[str, Any], Any], None] | None = None
     extra: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
     ranked: bool = False
+    refused: Callable[[TunesmithError, tuple[Any, ...]], Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ VARIABLES: Mapping[str, str] = {
     "TUNESMITH_WAIT_S": "seconds a call waits for whoever searches the same key, then it takes the default (600)",
     "TUNESMITH_BUDGET_S": "seconds one search may take (no limit)",
     "TUNESMITH_JOBS": "compilers run at once (the number of usable cores)",
+    "TUNESMITH_TAKE_OVER": "1: every triton.autotune kernel of the process is tunesmith's (read on import)",
     "TUNESMITH_CC": "the C compiler of the cc backend (cc, gcc or clang on PATH, else ziglang's)",
 }
 
@@ -40,6 +41,7 @@ class Options:
     budget_s: float | None = None
     jobs: int = 1
     cc: str | None = None
+    take_over: bool = False
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Options:
@@ -66,6 +68,7 @@ class Options:
             budget_s=_number(environ, "TUNESMITH_BUDGET_S", None, above=True),
             jobs=max(1, int(_number(environ, "TUNESMITH_JOBS", float(usable_cores())))),
             cc=environ.get("TUNESMITH_CC") or None,
+            take_over=_flag(environ, "TUNESMITH_TAKE_OVER"),
         )
 
 
@@ -113,6 +116,15 @@ def _number(environ: Mapping[str, str], name: str, usual: float | None, *, above
     if not 0 <= number < float("inf") or (above and number == 0):
         raise BadInput(f"{name}={value}: good values: a number {'above' if above else 'of at least'} 0")
     return number
+
+
+def take_over_asked() -> bool:
+    """Whether to take over `triton.autotune` on import: alone of all it is read then, and `options` reads it again.
+
+    Raises:
+        BadInput: for a value that is neither 0 nor 1.
+    """
+    return _flag(os.environ, "TUNESMITH_TAKE_OVER")
 
 
 @cache

@@ -69,7 +69,7 @@ class TunedKernel:
         self._notes_latest = frontend is not None
         self._dispatcher = Dispatcher(
             kernel.signature, declared.spec, self._resolve, declared.policy, name=kernel.name,
-            extra=self._frontend.extra, notes_latest=self._notes_latest,
+            extra=self._frontend.extra, notes_latest=self._notes_latest, refused=self._frontend.refused,
         )  # fmt: skip
         # A class of its own, whose __call__ is the generated function: a frame less, and keywords bound once.
         own_class = type("TunedKernel", (type(self),), {"__call__": staticmethod(self._dispatcher.call)})

@@ -28,12 +28,15 @@ from tunesmith.dispatch.arguments import (
 )
 from tunesmith.dispatch.keyfunction import Asked, Form, Seen, Writer, bucketed
 from tunesmith.dispatch.spec import KeySpec, names_taken
-from tunesmith.errors import BadInput
+from tunesmith.errors import BadInput, FingerprintError, MissingEngine, TunesmithError
 from tunesmith.options import Policy, scoped_policy
 
 #: Warm keys remembered for one kernel: about a megabyte. A program with more than this many wants buckets; until
 #: it has them, a forgotten key costs a look-up in memory, not a search.
 WARM_ENTRIES = 4096
+
+#: errors before anything of a call is launched: of its arguments, the kernel's source, or what is installed
+REFUSALS = (BadInput, FingerprintError, MissingEngine)
 
 WarmKey: TypeAlias = "tuple[object, ...]"
 Launch: TypeAlias = "Callable[..., Any]"
@@ -82,6 +85,8 @@ class Dispatcher:
         extra: what becomes of a call that has keywords beside the parameters: given its arguments and these. Without
             it they are a TypeError.
         notes_latest: keep `latest` up to date, which costs a warm call some nanoseconds.
+        refused: what becomes of a call that ends in one of `REFUSALS`: given the error and the arguments. Without
+            it the error is the caller's.
 
     Attributes:
         latest: the launch of the latest call, in a list.
@@ -100,6 +105,7 @@ class Dispatcher:
         name: str = "kernel",
         extra: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None,
         notes_latest: bool = False,
+        refused: Callable[[TunesmithError, tuple[Any, ...]], Any] | None = None,
     ) -> None:
         parameters = tuple(signature.parameters.values())
         for p in parameters:
@@ -108,7 +114,7 @@ class Dispatcher:
                 raise BadInput(f"kernel {name}: {stars}{p.name}: every runtime parameter needs its own name")
         if own_policy is not None:
             Policy.of(own_policy)
-        self._name, self._spec, self._resolve = name, spec, resolve
+        self._name, self._spec, self._resolve, self._refused = name, spec, resolve, refused
         self._asked = tuple(_asked(p.name, spec) for p in parameters)
         self._user_names: tuple[str, ...] | None = None
         if callable(spec.names):
@@ -162,6 +168,16 @@ class Dispatcher:
     # --- a miss
 
     def _miss(self, args: tuple[Any, ...]) -> Any:
+        try:
+            launch = self._launch_of(args)
+        except REFUSALS as error:
+            if self._refused is None:
+                raise
+            return self._refused(error, args)
+        self.latest[0] = launch
+        return launch(*args)
+
+    def _launch_of(self, args: tuple[Any, ...]) -> Launch:
         call = self._call_of(args)
         clears = self._clears
         self._learn(args)
@@ -170,8 +186,7 @@ class Dispatcher:
             with self._lock:
                 if clears == self._clears or self._cleared_by == threading.get_ident():
                     self._remember(args, launch)
-        self.latest[0] = launch
-        return launch(*args)
+        return launch
 
     def _remember(self, args: tuple[Any, ...], launch: Launch) -> None:
         """Make calls like this one warm. The form may have changed since it missed: its key is that of the new form."""

@@ -39,7 +39,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Measured, Trial
 from tunesmith.core.space import ENUMERATED, Space
-from tunesmith.errors import BadInput, TunesmithWarning, unknown
+from tunesmith.errors import BadInput, TunesmithError, TunesmithWarning, unknown
 from tunesmith.kernel import Kernel
 from tunesmith.options import policy
 
@@ -223,8 +223,13 @@ class TunedAutotuner(Autotuner):
         wiring = Wiring(
             kernel, (GRID,), space, self._key, self._clock,
             narrow, around if surrounds else None, self._chosen, self._extra, options, self._prune.model is not None,
+            self._refused_with(options),
         )  # fmt: skip
         return self._make_engine(wiring)
+
+    def _refused_with(self, options: Config) -> Callable[[TunesmithError, tuple[Any, ...]], Any] | None:
+        """What becomes of a call with these options that can't be tuned; without one the error is the caller's."""
+        return None
 
     def _kernel(self, options: Config) -> Kernel:
         names = self._knobs | {*options}

@@ -11,6 +11,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Trial
 from tunesmith.core.space import Space
+from tunesmith.errors import TunesmithError
 from tunesmith.kernel import Clock, Kernel
 
 
@@ -51,6 +52,7 @@ class Wiring:
     extra: Callable[[tuple[Any, ...], dict[str, Any]], Any]
     options: Config = field(default_factory=Config)
     ranked: bool = False
+    refused: Callable[[TunesmithError, tuple[Any, ...]], Any] | None = None
 
 
 MakeEngine: TypeAlias = "Callable[[Wiring], Engine]"
