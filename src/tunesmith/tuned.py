@@ -13,16 +13,16 @@ from types import MethodType
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from tunesmith import tracks
+from tunesmith import inputs, tracks
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Trial
-from tunesmith.core.problem import Problem, complete
+from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.declaration import Declaration, Frontend, SpaceLike
-from tunesmith.dispatch import Call, Dispatcher, LeftOut, dtype_name, is_array
-from tunesmith.errors import BadInput, Busy, NoWorkingConfig, TunesmithWarning, unknown
+from tunesmith.dispatch import Call, Dispatcher, LeftOut
+from tunesmith.errors import BadInput, Busy, NoWorkingConfig, TunesmithWarning
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock, Executable, Kernel
 from tunesmith.measure.allowed import why_not_to_measure
@@ -213,9 +213,7 @@ class TunedKernel:
         Raises:
             ProblemError: naming the bad field and the good ones.
         """
-        given = Problem.parse(text) if isinstance(text, str) else text
-        dtypes = self.kernel.dtypes()
-        return complete(given, self.declared.dims, tuple(dtypes), dtypes, self.declared.flags)
+        return inputs.problem_of(self.kernel, self.declared, text)
 
     def inputs(self, problem: str | Problem) -> dict[str, Any]:
         """Arguments by name for a Problem.
@@ -223,45 +221,7 @@ class TunedKernel:
         Raises:
             BadInput: when the kernel was declared without `make_inputs`, or it makes the wrong arguments.
         """
-        if self.declared.make_inputs is None:
-            raise BadInput(
-                f"{self.kernel.name} has no inputs of its own: pass make_inputs= to autotune, "
-                "a function from a Problem to the arguments by name"
-            )
-        make, asked = self.declared.make_inputs, self.problem(problem)
-        made, failure, error = attempt("launch", lambda: dict(make(asked)))
-        if isinstance(error, BadInput):
-            raise error
-        if made is None or failure is not None:
-            assert failure is not None
-            raise BadInput(f"{self.kernel.name}: make_inputs({asked}) failed: {failure.reason}") from error
-        parameters = self.kernel.signature.parameters
-        for given in made:
-            if given not in parameters:
-                raise BadInput(f"{self.kernel.name}: make_inputs made {unknown('argument', given, parameters)}")
-        self._check_inputs(asked, made)
-        return made
-
-    def _check_inputs(self, asked: Problem, made: Mapping[str, Any]) -> None:
-        """Refuse inputs that are not those asked for: they would be tuned under a wrong name."""
-        try:
-            opaque = dict.fromkeys(self.declared.spec.opaque)  # a grid may be the caller's to give
-            exact = self._dispatcher.problem_of(**{**opaque, **made}).exact
-        except TypeError as error:
-            raise BadInput(f"{self.kernel.name}: what make_inputs made is no call of it: {error}") from None
-        for name in asked:
-            if name in exact and exact[name] != asked[name]:
-                raise BadInput(
-                    f"{self.kernel.name}: {name}={asked[name]} was asked for, and make_inputs made {name}={exact[name]}"
-                )
-        got = {name: dtype_name(value) for name, value in made.items() if is_array(value)}
-        for field, dtype in asked.items():
-            name, dot, last = field.rpartition(".")
-            mine = [got[name]] if dot and name in got else list(got.values()) if field == "dtype" else []
-            if last == "dtype" and mine and dtype not in mine:
-                raise BadInput(
-                    f"{self.kernel.name}: {field}={dtype} was asked for, and make_inputs made {', '.join(mine)}"
-                )
+        return inputs.make_inputs(self.kernel, self.declared, self._dispatcher, problem)
 
     def fix(self, **knobs: object) -> TunedKernel:
         """This kernel with some knobs held at one value.
