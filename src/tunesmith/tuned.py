@@ -14,26 +14,26 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from tunesmith import inputs, tracks
+from tunesmith.binaries import Binaries
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
-from tunesmith.core.outcome import Choice, Failed, Trial
+from tunesmith.core.outcome import Choice, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.declaration import Declaration, Frontend, SpaceLike
 from tunesmith.dispatch import Call, Dispatcher, LeftOut
-from tunesmith.errors import BadInput, Busy, NoWorkingConfig, TunesmithWarning
+from tunesmith.errors import BadInput, Busy, TunesmithWarning
 from tunesmith.events import Summary
-from tunesmith.kernel import Clock, Executable, Kernel
+from tunesmith.kernel import Clock, Kernel
 from tunesmith.measure.allowed import why_not_to_measure
 from tunesmith.measure.clock import clock_for, protocol_for
-from tunesmith.measure.failure import attempt, name_the_config
+from tunesmith.measure.failure import name_the_config
 from tunesmith.missed import counted
 from tunesmith.options import Policy, options, policy_in_force
 from tunesmith.store import Store, default_store
 from tunesmith.tables import NativeTable, Tables
 from tunesmith.tune import ONLY, Effort, Subject, search
-from tunesmith.workers import compile_all
 
 #: Choices and loaded binaries kept in memory for a kernel: far more than a model's shapes, a bound all the same.
 REMEMBERED = 4096
@@ -54,7 +54,7 @@ class TunedKernel:
         self.kernel, self.declared, self._frontend = kernel, declared, frontend or Frontend()
         self.tables: tuple[Tables, ...] = ()
         self._choices: OrderedDict[tuple[Policy, Key], Choice] = OrderedDict()
-        self._binaries: OrderedDict[tuple[object, ...], Executable] = OrderedDict()
+        self._binaries = Binaries(REMEMBERED)
         self._waited: set[Key] = set()  # Keys for which a call has waited in vain: the next does not wait again
         self._spaces: dict[tuple[Problem, str], Space] = {}
         # An Executable of just one Problem must not serve the others of its bucket: each call asks anew which one.
@@ -261,7 +261,7 @@ class TunedKernel:
         allowed = self._allowed(subject, policy)
         choice = self._choose(subject, allowed)
         self._left_out.note(subject.key, call.args)
-        executable, fresh = self._binary(choice, subject, call)
+        executable, fresh = self._binaries.get(choice, subject, call)
         launch, kept = executable.launch, allowed is policy and choice.source != tracks.MEANWHILE
         if choice.source == ONLY and fresh:
             launch, kept = name_the_config(launch, self.kernel.name, choice.config), False
@@ -390,45 +390,6 @@ class TunedKernel:
             return next(iter(subject.space)) if narrowed and config not in subject.space else config
 
         return default
-
-    def _binary(self, choice: Choice, subject: Subject, call: Call) -> tuple[Executable, bool]:
-        """The compiled Config for a call's specialisation, and whether it was made just now."""
-        name = (
-            subject.kernel,  # as this call needs it compiled
-            choice.config,
-            call.exact if self.kernel.per_problem else None,
-            call.specialisation,
-            call.kinds,
-            subject.device.identity,
-            call.places,
-        )
-        with self._lock:
-            if name in self._binaries:
-                self._binaries.move_to_end(name)
-                return self._binaries[name], False
-        executable = self._compile(choice, subject)
-        with self._lock:
-            self._binaries[name] = executable
-            while len(self._binaries) > REMEMBERED:
-                self._binaries.popitem(last=False)
-        return executable, True
-
-    def _compile(self, choice: Choice, subject: Subject) -> Executable:
-        kernel, config = subject.kernel, choice.config
-        job = kernel.compile_job(config, subject.exact, subject.device)
-        built = next(iter(compile_all([(config, job)], 1)))[1]
-        if isinstance(built, Failed):
-            raise NoWorkingConfig(
-                f"{kernel.name}({subject.exact}): the {choice.source} Config {config!r} does not compile: "
-                f"{built.reason}\n{built.detail}"
-            )
-        executable, failure, error = attempt("load", lambda: kernel.load(config, subject.exact, built))
-        if executable is None or failure is not None:
-            assert failure is not None
-            raise NoWorkingConfig(
-                f"{kernel.name}({subject.exact}): the {choice.source} Config {config!r} does not load: {failure.reason}"
-            ) from error
-        return executable
 
     def _found(self, key: Key) -> None:
         """A search has ended: every call asks again, those of its Key the store, the others what is in memory."""
