@@ -321,15 +321,21 @@ def _race(state: _State, executables: Sequence[Executable], compile_s: Mapping[C
         if state.deadline is not None:
             state.deadline += start - asked  # waiting is not searching
 
+        held: list[Race] = []
+
         def keep(configs: Set[Config]) -> None:
-            _keep(state, race, executables, compile_s, configs)
+            _keep(state, held[0], executables, compile_s, configs)
 
         race = Race(
             runs, state.clock, deadline=state.deadline, seed=state.effort.seed, first_round=state.next_round, left=keep,
             progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
         )  # fmt: skip
+        held.append(race)
         state.next_round += rounds_of(state.clock)
-        _run(state, race, snapshot, around, executables, compile_s)
+        try:
+            _run(state, race, snapshot, around, executables, compile_s)
+        finally:
+            held.clear()  # or it and `keep` hold each other, and with them the call's arrays
         state.measure_s += perf_counter() - start
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import update_wrapper
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from tunesmith import inputs, tracks
-from tunesmith.binaries import Binaries
+from tunesmith.binaries import Binaries, job_for
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
@@ -25,12 +25,13 @@ from tunesmith.declaration import Declaration, Frontend, SpaceLike
 from tunesmith.dispatch import Call, Dispatcher, LeftOut
 from tunesmith.errors import BadInput, Busy, TunesmithWarning
 from tunesmith.events import Summary
-from tunesmith.kernel import Clock, Kernel
+from tunesmith.kernel import Clock, Job, Kernel
 from tunesmith.measure.allowed import why_not_to_measure
 from tunesmith.measure.clock import clock_for, protocol_for
 from tunesmith.measure.failure import name_the_config
 from tunesmith.missed import counted
 from tunesmith.options import Policy, options, policy_in_force
+from tunesmith.prepare import Fill, Preparation, Steps, Wanted
 from tunesmith.store import Store, default_store
 from tunesmith.tables import NativeTable, Tables
 from tunesmith.tune import ONLY, Effort, Subject, search
@@ -206,6 +207,66 @@ class TunedKernel:
         assert summary.choice is not None
         self._tell(subject, summary.choice, summary)
         return summary
+
+    def prepare(
+        self, problems: Iterable[Wanted], *, device: Any = None, fill: Mapping[str, Fill] | None = None, **given: Any
+    ) -> list[Choice]:
+        """Tune or load for calls that are still to come, so that a later one finds everything in memory.
+
+        Goes as far as the policy in force. What has to be measured is launched on tensors made for it, one problem
+        after the other; nothing else is launched or allocated.
+
+        Args:
+            problems: text or a Problem, for a kernel with `make_inputs`; or the arguments of a call by name, in which
+                a `Shaped` or a tensor on torch's meta device stands for an array. Real arrays are taken as they are.
+            device: where described arrays are meant to be, `cuda:1`; the current GPU if not given, or the CPU.
+            fill: how described arrays are filled, by argument: a number, or a function of (array, arguments by name)
+                that writes the array. Otherwise floats are random, as 8-bit integers are, and wider ones zero.
+            given: arguments that all problems share.
+
+        Returns:
+            The Choices, in order. Those of a `lookup` that knows nothing have `source == "default"`.
+
+        Raises:
+            NotPrepared: when some problems failed, each named; the others are prepared all the same.
+            LookupMiss: the same, when all of these are misses of a strict lookup.
+            BadInput: inside a CUDA graph's capture; for an option that makes no sense.
+        """
+        steps = Steps(
+            self.kernel, self.declared.policy, self.declared.spec.opaque, self.inputs, self._dispatcher.problem_of,
+            self._must_measure, self._choose_ahead, self._job, self._resolve, self._dispatcher.warm_up,
+        )  # fmt: skip
+        place = None if device is None else str(device)
+        return Preparation(steps, place, fill or {}, given).run(problems)
+
+    def _must_measure(self, call: Call) -> bool:
+        """Whether this call would search under the policy in force."""
+        policy = policy_in_force(self.declared.policy)
+        if policy.track != "search" or options().read_only:
+            return False
+        subject = self._subject(call)
+        with self._lock:
+            if (policy, subject.key) in self._choices:
+                return False
+        subject = self._narrowed(subject)
+        budget_s = self._effort(None, None).budget_s
+        return subject.space.only is None and (
+            tracks.fresh_choice(subject, default_store(), self.tables, budget_s) is None
+        )
+
+    def _choose_ahead(self, call: Call) -> Choice:
+        """A call's Choice, kept in memory for calls under `lookup` too: there it may not cost a read of the store."""
+        policy = policy_in_force(self.declared.policy)
+        subject = self._subject(call, identify=policy.track != "default")
+        choice = self._choose(subject, policy)
+        if policy.track != "default" and choice.source not in (tracks.DEFAULT, tracks.MEANWHILE):
+            known = self._choose(subject, Policy.of("lookup"))
+            if known.source != tracks.DEFAULT:
+                self._choose(subject, Policy.of("lookup", strict=True))
+        return choice
+
+    def _job(self, call: Call, config: Config) -> Job | None:
+        return job_for(config, self._subject(call, identify=False))
 
     def problem(self, text: str | Problem) -> Problem:
         """A Problem written by hand (`M=512,N=512,K=512,dtype=float32`), checked and completed.
