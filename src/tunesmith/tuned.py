@@ -260,9 +260,12 @@ class TunedKernel:
         subject = self._subject(call, identify=policy.track != "default")
         choice = self._choose(subject, policy)
         if policy.track != "default" and choice.source not in (tracks.DEFAULT, tracks.MEANWHILE):
-            known = self._choose(subject, Policy.of("lookup"))
+            lookup, strict = Policy.of("lookup"), Policy.of("lookup", strict=True)
+            known = tracks.lookup(self._narrowed(subject), self._default(subject), default_store(), self.tables, lookup)
             if known.source != tracks.DEFAULT:
-                self._choose(subject, Policy.of("lookup", strict=True))
+                with self._lock:
+                    self._remember(lookup, subject.key, known)
+                    self._remember(strict, subject.key, known)
         return choice
 
     def _job(self, call: Call, config: Config) -> Job | None:
@@ -408,10 +411,14 @@ class TunedKernel:
                     self._waited.clear()
                 self._waited.add(subject.key)
                 return choice
-            self._choices[remembered] = choice
-            while len(self._choices) > REMEMBERED:
-                self._choices.popitem(last=False)
+            self._remember(policy, subject.key, choice)
         return choice
+
+    def _remember(self, policy: Policy, key: Key, choice: Choice) -> None:
+        """Keep a Choice in memory; under the lock."""
+        self._choices[policy, key] = choice
+        while len(self._choices) > REMEMBERED:
+            self._choices.popitem(last=False)
 
     def _decide(self, subject: Subject, policy: Policy) -> tuple[Choice, Summary | None]:
         default = self._default(subject)
