@@ -226,7 +226,7 @@ class Preparation:
         ) from error
 
     def _total(self, named: Mapping[str, Any], place: str) -> str:
-        found = [leaf for name, value in named.items() for _, leaf in _described(name, value)]
+        found = [one for value in named.values() for one in _described(value)]
         return spelled_bytes(sum(self._layout(place, one).n_bytes for one in found))
 
     def _say_zeros(self) -> None:
@@ -325,11 +325,11 @@ def _filled(fill: Fill, named: Mapping[str, Any], array: Any) -> None:
         array[...] = fill
 
 
-def _described(name: str, value: Any) -> list[tuple[str, Any]]:
+def _described(value: Any) -> list[Any]:
+    """What is only described of an argument: itself, parts of a tuple, the tensor under a descriptor."""
     if isinstance(value, (tuple, list)):
-        parts = cast("Sequence[Any]", value)
-        return [leaf for part in parts for leaf in _described(name, part)]
-    return [(name, one) for one in (value, getattr(value, "base", None)) if is_described(one)]
+        return [one for part in cast("Sequence[Any]", value) for one in _described(part)]
+    return [one for one in (value, getattr(value, "base", None)) if is_described(one)]
 
 
 def _is_place(device: object) -> bool:
