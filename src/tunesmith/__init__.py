@@ -11,6 +11,7 @@ from tunesmith.core.device import Device, add_device, known_device, known_device
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Resources, Sample, Trial, Untried
 from tunesmith.core.problem import Problem
+from tunesmith.core.shaped import Shaped
 from tunesmith.core.space import Space
 from tunesmith.options import policy, take_over_asked
 
@@ -38,8 +39,8 @@ _LAZY = {
 
 __all__ = [
     "Axis", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Problem", "Resources", "Sample",
-    "Space", "TakeOver", "Trial", "TunedKernel", "Untried", "add_device", "autotune", "booleans", "built", "cc",
-    "choices", "integers", "known_device", "known_devices", "misses", "permutations", "policy", "powers_of_two",
+    "Shaped", "Space", "TakeOver", "Trial", "TunedKernel", "Untried", "add_device", "autotune", "booleans", "built",
+    "cc", "choices", "integers", "known_device", "known_devices", "misses", "permutations", "policy", "powers_of_two",
     "take_over", "watch",
 ]  # fmt: skip
 

@@ -10,6 +10,7 @@ TunesmithError
 ├── NoWorkingConfig                every Config of a search failed; lists the reasons with counts
 ├── BudgetEnded                    a search ended before any Config was measured
 ├── LookupMiss (LookupError)       `policy("lookup", strict=True)` and nothing is known; names the nearest key
+├── NotPrepared                some problems given to `prepare` could not be; names each with its reason
 ├── Busy                           someone else has been searching the same key for longer than one may wait
 └── StoreError                     a store that was named explicitly cannot be used
 
@@ -79,6 +80,10 @@ class LookupMiss(TunesmithError, LookupError):
 
 class Busy(TunesmithError):
     """Someone else has been searching the same key for longer than one may wait: what is best cannot be told yet."""
+
+
+class NotPrepared(TunesmithError):
+    """Some of the problems given to `prepare` could not be; what was found for the others is stored and loaded."""
 
 
 class StoreError(TunesmithError):

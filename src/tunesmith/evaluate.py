@@ -234,14 +234,17 @@ class Evaluation:
         snapshot = Snapshot(subject.arguments, subject.restore, subject.zero)
         around = self._around = subject.around() if subject.around is not None else None
 
+        held: list[Race] = []
+
         def keep(configs: Set[Config]) -> None:
-            self._keep(race, configs)
+            self._keep(held[0], configs)
 
         race = Race(
             self.clock, over=lambda: self.over, seed=self.effort.seed, first_round=self._next_round,
             left=keep,
             progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
         )  # fmt: skip
+        held.append(race)
         self._next_round += rounds_of(self.clock)
         try:
             yield race, lambda executable: _candidate(executable, subject, snapshot, around)
@@ -251,6 +254,8 @@ class Evaluation:
                 around.after()
             snapshot.put_back()
             self.first_error = self.first_error or next(iter(race.errors.values()), None)
+            self._around = None
+            held.clear()  # or the race and `keep` hold each other, and with them the call's arrays
 
     @contextmanager
     def _alone(self) -> Generator[None]:

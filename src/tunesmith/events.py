@@ -17,6 +17,15 @@ from tunesmith.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
+class Preparing:
+    """Of several problems one after the other, this one's turn has come; it may need no search."""
+
+    kernel: str
+    number: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """A search begins: how many points, how many cut for which reason, how many known from before."""
 
@@ -98,7 +107,7 @@ class Summary:
         return {**counts, "untried": self.cardinality - sum(counts.values())}
 
 
-Event: TypeAlias = "Started | Compiling | Compiled | Racing | Sampled | Summary"
+Event: TypeAlias = "Preparing | Started | Compiling | Compiled | Racing | Sampled | Summary"
 Watcher: TypeAlias = Callable[[Event], None]
 
 _watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("tunesmith_watchers", default=())

@@ -164,6 +164,16 @@ scoped_policy: ContextVar[Policy | None] = ContextVar("tunesmith_policy", defaul
 
 
 @contextmanager
+def within(scope: Policy | None) -> Generator[None]:
+    """What is done as if the innermost open scope were this one; `None`: as if none were open."""
+    token = scoped_policy.set(scope)
+    try:
+        yield
+    finally:
+        scoped_policy.reset(token)
+
+
+@contextmanager
 def policy(track: str, *, strict: bool = False) -> Generator[None]:
     """Within this scope, calls of tuned kernels go this far.
 
@@ -175,11 +185,8 @@ def policy(track: str, *, strict: bool = False) -> Generator[None]:
         track: `"default"`, `"lookup"` or `"search"`.
         strict: with `"lookup"`, a call of which nothing is known raises `LookupMiss`.
     """
-    token = scoped_policy.set(Policy.of(track, strict))
-    try:
+    with within(Policy.of(track, strict)):
         yield
-    finally:
-        scoped_policy.reset(token)
 
 
 def policy_in_force(kernels_own: str | None) -> Policy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import update_wrapper
 from pathlib import Path
@@ -13,28 +13,29 @@ from types import MethodType
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from tunesmith import tracks
+from tunesmith import inputs, tracks
+from tunesmith.binaries import Binaries, job_for
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
-from tunesmith.core.outcome import Choice, Failed, Trial
-from tunesmith.core.problem import Problem, complete
+from tunesmith.core.outcome import Choice, Trial
+from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.declaration import Declaration, Frontend, SpaceLike
-from tunesmith.dispatch import Call, Dispatcher, LeftOut, dtype_name, is_array
-from tunesmith.errors import BadInput, Busy, NoWorkingConfig, TunesmithWarning, unknown
+from tunesmith.dispatch import Call, Dispatcher, LeftOut
+from tunesmith.errors import BadInput, Busy, TunesmithWarning
 from tunesmith.evaluate import Effort, Subject
 from tunesmith.events import Summary
-from tunesmith.kernel import Clock, Executable, Kernel
+from tunesmith.kernel import Clock, Job, Kernel
 from tunesmith.measure.allowed import captures_spared, why_not_to_measure
 from tunesmith.measure.clock import clock_for, protocol_for
-from tunesmith.measure.failure import attempt, name_the_config
+from tunesmith.measure.failure import name_the_config
 from tunesmith.missed import counted
 from tunesmith.options import Policy, options, policy_in_force
+from tunesmith.prepare import Fill, Preparation, Steps, Wanted
 from tunesmith.store import Store, default_store
 from tunesmith.tables import NativeTable, Tables
 from tunesmith.tune import ONLY, search
-from tunesmith.workers import compile_all
 
 #: Choices and loaded binaries kept in memory for a kernel: far more than a model's shapes, a bound all the same.
 REMEMBERED = 4096
@@ -55,7 +56,7 @@ class TunedKernel:
         self.kernel, self.declared, self._frontend = kernel, declared, frontend or Frontend()
         self.tables: tuple[Tables, ...] = ()
         self._choices: OrderedDict[tuple[Policy, Key], Choice] = OrderedDict()
-        self._binaries: OrderedDict[tuple[object, ...], Executable] = OrderedDict()
+        self._binaries = Binaries(REMEMBERED)
         self._waited: set[Key] = set()  # Keys for which a call has waited in vain: the next does not wait again
         self._spaces: dict[tuple[Problem, str], Space] = {}
         # An Executable of just one Problem must not serve the others of its bucket: each call asks anew which one.
@@ -208,15 +209,76 @@ class TunedKernel:
         self._tell(subject, summary.choice, summary)
         return summary
 
+    def prepare(
+        self, problems: Iterable[Wanted], *, device: Any = None, fill: Mapping[str, Fill] | None = None, **given: Any
+    ) -> list[Choice]:
+        """Tune or load for calls that are still to come, so that a later one finds everything in memory.
+
+        Goes as far as the policy in force. What has to be measured is launched on tensors made for it, one problem
+        after the other; nothing else is launched or allocated.
+
+        Args:
+            problems: text or a Problem, for a kernel with `make_inputs`; or the arguments of a call by name, in which
+                a `Shaped` or a tensor on torch's meta device stands for an array. Real arrays are taken as they are.
+            device: where described arrays are meant to be, `cuda:1`; the current GPU if not given, or the CPU.
+            fill: how described arrays are filled, by argument: a number, or a function of (array, arguments by name)
+                that writes the array. Otherwise floats are random, as 8-bit integers are, and wider ones zero.
+            given: arguments that all problems share.
+
+        Returns:
+            The Choices, in order. Those of a `lookup` that knows nothing have `source == "default"`.
+
+        Raises:
+            NotPrepared: when some problems failed, each named; the others are prepared all the same.
+            LookupMiss: the same, when all of these are misses of a strict lookup.
+            BadInput: inside a CUDA graph's capture; for an option that makes no sense.
+        """
+        steps = Steps(
+            self.kernel, self.declared.policy, self.declared.spec.opaque, self.inputs, self._dispatcher.problem_of,
+            self._must_measure, self._choose_ahead, self._job, self._resolve, self._dispatcher.warm_up,
+        )  # fmt: skip
+        place = None if device is None else str(device)
+        return Preparation(steps, place, fill or {}, given).run(problems)
+
+    def _must_measure(self, call: Call) -> bool:
+        """Whether this call would search under the policy in force."""
+        policy = policy_in_force(self.declared.policy)
+        if policy.track != "search" or options().read_only:
+            return False
+        subject = self._subject(call)
+        with self._lock:
+            if (policy, subject.key) in self._choices:
+                return False
+        subject = self._narrowed(subject)
+        budget_s = self._effort(None, None).budget_s
+        return subject.space.only is None and (
+            tracks.fresh_choice(subject, default_store(), self.tables, budget_s) is None
+        )
+
+    def _choose_ahead(self, call: Call) -> Choice:
+        """A call's Choice, kept in memory for calls under `lookup` too: there it may not cost a read of the store."""
+        policy = policy_in_force(self.declared.policy)
+        subject = self._subject(call, identify=policy.track != "default")
+        choice = self._choose(subject, policy)
+        if policy.track != "default" and choice.source not in (tracks.DEFAULT, tracks.MEANWHILE):
+            lookup, strict = Policy.of("lookup"), Policy.of("lookup", strict=True)
+            known = tracks.lookup(self._narrowed(subject), self._default(subject), default_store(), self.tables, lookup)
+            if known.source != tracks.DEFAULT:
+                with self._lock:
+                    self._remember(lookup, subject.key, known)
+                    self._remember(strict, subject.key, known)
+        return choice
+
+    def _job(self, call: Call, config: Config) -> Job | None:
+        return job_for(config, self._subject(call, identify=False))
+
     def problem(self, text: str | Problem) -> Problem:
         """A Problem written by hand (`M=512,N=512,K=512,dtype=float32`), checked and completed.
 
         Raises:
             ProblemError: naming the bad field and the good ones.
         """
-        given = Problem.parse(text) if isinstance(text, str) else text
-        dtypes = self.kernel.dtypes()
-        return complete(given, self.declared.dims, tuple(dtypes), dtypes, self.declared.flags)
+        return inputs.problem_of(self.kernel, self.declared, text)
 
     def inputs(self, problem: str | Problem) -> dict[str, Any]:
         """Arguments by name for a Problem.
@@ -224,45 +286,7 @@ class TunedKernel:
         Raises:
             BadInput: when the kernel was declared without `make_inputs`, or it makes the wrong arguments.
         """
-        if self.declared.make_inputs is None:
-            raise BadInput(
-                f"{self.kernel.name} has no inputs of its own: pass make_inputs= to autotune, "
-                "a function from a Problem to the arguments by name"
-            )
-        make, asked = self.declared.make_inputs, self.problem(problem)
-        made, failure, error = attempt("launch", lambda: dict(make(asked)))
-        if isinstance(error, BadInput):
-            raise error
-        if made is None or failure is not None:
-            assert failure is not None
-            raise BadInput(f"{self.kernel.name}: make_inputs({asked}) failed: {failure.reason}") from error
-        parameters = self.kernel.signature.parameters
-        for given in made:
-            if given not in parameters:
-                raise BadInput(f"{self.kernel.name}: make_inputs made {unknown('argument', given, parameters)}")
-        self._check_inputs(asked, made)
-        return made
-
-    def _check_inputs(self, asked: Problem, made: Mapping[str, Any]) -> None:
-        """Refuse inputs that are not those asked for: they would be tuned under a wrong name."""
-        try:
-            opaque = dict.fromkeys(self.declared.spec.opaque)  # a grid may be the caller's to give
-            exact = self._dispatcher.problem_of(**{**opaque, **made}).exact
-        except TypeError as error:
-            raise BadInput(f"{self.kernel.name}: what make_inputs made is no call of it: {error}") from None
-        for name in asked:
-            if name in exact and exact[name] != asked[name]:
-                raise BadInput(
-                    f"{self.kernel.name}: {name}={asked[name]} was asked for, and make_inputs made {name}={exact[name]}"
-                )
-        got = {name: dtype_name(value) for name, value in made.items() if is_array(value)}
-        for field, dtype in asked.items():
-            name, dot, last = field.rpartition(".")
-            mine = [got[name]] if dot and name in got else list(got.values()) if field == "dtype" else []
-            if last == "dtype" and mine and dtype not in mine:
-                raise BadInput(
-                    f"{self.kernel.name}: {field}={dtype} was asked for, and make_inputs made {', '.join(mine)}"
-                )
+        return inputs.make_inputs(self.kernel, self.declared, self._dispatcher, problem)
 
     def fix(self, **knobs: object) -> TunedKernel:
         """This kernel with some knobs held at one value.
@@ -306,7 +330,7 @@ class TunedKernel:
         allowed = self._allowed(subject, policy)
         choice = self._choose(subject, allowed)
         self._left_out.note(subject.key, call.exact, call.args)
-        executable, fresh = self._binary(choice, subject, call)
+        executable, fresh = self._binaries.get(choice, subject, call)
         launch, kept = executable.launch, allowed is policy and choice.source != tracks.MEANWHILE
         if choice.source == ONLY and fresh:
             launch, kept = name_the_config(launch, self.kernel.name, choice.config), False
@@ -392,10 +416,14 @@ class TunedKernel:
                     self._waited.clear()
                 self._waited.add(subject.key)
                 return choice
-            self._choices[remembered] = choice
-            while len(self._choices) > REMEMBERED:
-                self._choices.popitem(last=False)
+            self._remember(policy, subject.key, choice)
         return choice
+
+    def _remember(self, policy: Policy, key: Key, choice: Choice) -> None:
+        """Keep a Choice in memory; under the lock."""
+        self._choices[policy, key] = choice
+        while len(self._choices) > REMEMBERED:
+            self._choices.popitem(last=False)
 
     def _decide(self, subject: Subject, policy: Policy) -> tuple[Choice, Summary | None]:
         default = self._default(subject)
@@ -435,45 +463,6 @@ class TunedKernel:
             return next(iter(subject.space)) if narrowed and config not in subject.space else config
 
         return default
-
-    def _binary(self, choice: Choice, subject: Subject, call: Call) -> tuple[Executable, bool]:
-        """The compiled Config for a call's specialisation, and whether it was made just now."""
-        name = (
-            subject.kernel,  # as this call needs it compiled
-            choice.config,
-            call.exact if self.kernel.per_problem else None,
-            call.specialisation,
-            call.kinds,
-            subject.device.identity,
-            call.places,
-        )
-        with self._lock:
-            if name in self._binaries:
-                self._binaries.move_to_end(name)
-                return self._binaries[name], False
-        executable = self._compile(choice, subject)
-        with self._lock:
-            self._binaries[name] = executable
-            while len(self._binaries) > REMEMBERED:
-                self._binaries.popitem(last=False)
-        return executable, True
-
-    def _compile(self, choice: Choice, subject: Subject) -> Executable:
-        kernel, config = subject.kernel, choice.config
-        job = kernel.compile_job(config, subject.exact, subject.device)
-        built = next(iter(compile_all([(config, job)], 1)))[1]
-        if isinstance(built, Failed):
-            raise NoWorkingConfig(
-                f"{kernel.name}({subject.exact}): the {choice.source} Config {config!r} does not compile: "
-                f"{built.reason}\n{built.detail}"
-            )
-        executable, failure, error = attempt("load", lambda: kernel.load(config, subject.exact, built))
-        if executable is None or failure is not None:
-            assert failure is not None
-            raise NoWorkingConfig(
-                f"{kernel.name}({subject.exact}): the {choice.source} Config {config!r} does not load: {failure.reason}"
-            ) from error
-        return executable
 
     def _found(self, key: Key) -> None:
         """A search has ended: every call asks again, those of its Key the store, the others what is in memory."""

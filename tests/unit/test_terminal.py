@@ -22,7 +22,7 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Outcome, Resources, Sample, Trial, Untried
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
-from tunesmith.events import Compiled, Compiling, Racing, Sampled, Started, Summary
+from tunesmith.events import Compiled, Compiling, Preparing, Racing, Sampled, Started, Summary
 from tunesmith.measure.pick import pick
 from tunesmith.report import units
 from tunesmith.report.explanation import Explanation
@@ -269,6 +269,15 @@ class TestProgressInALog:
         ]
         assert lines[3].startswith(name + "done in 0.0 s")
         assert ESCAPE not in out.getvalue()
+
+    def test_a_search_of_several_problems_that_are_prepared_says_which_it_is(self) -> None:
+        progress, out, _ = self.log()
+        for event in (Preparing("matmul", 1, 3), Preparing("matmul", 2, 3), started(), Preparing("matmul", 3, 3)):
+            progress(event)
+        for _ in range(2):  # the second is of a call that came later
+            progress(started())
+        starts = [line.partition("matmul")[0] for line in out.getvalue().splitlines()]
+        assert starts == ["[2/3] ", "[3/3] ", ""]
 
     def test_a_long_race_is_a_line_now_and_then(self) -> None:
         progress, out, clock = self.log()

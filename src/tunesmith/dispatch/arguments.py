@@ -145,7 +145,8 @@ def structure(value: Any) -> object:
     if value is None:
         return None
     if is_array(value):
-        return value.__class__, value.dtype, getattr(value, "device", None), aligned("an argument", value)
+        # not its class: a Parameter is launched as any tensor is
+        return "array", value.dtype, getattr(value, "device", None), aligned("an argument", value)
     if is_descriptor(value):
         base = value.base
         blocks = tuple(cast("Sequence[int]", value.block_shape))

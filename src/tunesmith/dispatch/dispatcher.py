@@ -7,7 +7,7 @@ import itertools
 import linecache
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import FunctionType
 from typing import Any, TypeAlias, cast
@@ -152,6 +152,20 @@ class Dispatcher:
             BadInput: for a value that can't be a field of a Problem.
         """
         return self._call_of(self._bind(*args, **kwargs))
+
+    def warm_up(self, calls: Sequence[tuple[tuple[Any, ...], Launch]]) -> None:
+        """Make calls warm that have not come yet: (arguments as in `Call.args`, launch) for each.
+
+        The policy's scope in force counts as for a call. The arguments are not kept.
+
+        Raises:
+            BadInput: when the arguments of one can't be told from others.
+        """
+        for args, _ in calls:
+            self._learn(args)
+        with self._lock:  # all are learned, so that no form is new any more and none is forgotten
+            for args, launch in calls:
+                self._remember(args, launch)
 
     def clear(self) -> None:
         """Forget the warm keys, as something new is known.

@@ -101,7 +101,7 @@ class Asked:
             return given.__class__, structure(given) if odd else facts
         classes = self.strides and stride_classes(strides_of(self.name, given))
         bit = (self.alignment or self.pointer_facts) and aligned(self.name, given)
-        return given.__class__, given.dtype, getattr(given, "device", None), classes, bit
+        return "array", given.dtype, getattr(given, "device", None), classes, bit
 
 
 def bucketed(name: str, how: Bucket | None, value: object) -> object:

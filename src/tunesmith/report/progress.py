@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tunesmith.core.config import Config
-from tunesmith.events import Compiled, Compiling, Event, Racing, Sampled, Started, Summary
+from tunesmith.events import Compiled, Compiling, Event, Preparing, Racing, Sampled, Started, Summary
 from tunesmith.report.units import count, duration, problem_line, spent
 from tunesmith.tune import is_searching
 from tunesmith.turns import Turns
@@ -121,6 +121,10 @@ class Progress:
         if isinstance(event, Started):
             self._start(event)
             return
+        if isinstance(event, Preparing):
+            if not is_searching():  # the search that may follow is this one of so many
+                self._number, self._total = event.number - 1, event.total
+            return
         if not self._views:  # entered in the middle of a search
             return
         view = self._views[-1]
@@ -151,6 +155,8 @@ class Progress:
         if not is_searching():  # not inside another: whatever is still open was interrupted
             self.close()
             self._number += 1
+            if self._total is not None and self._number > self._total:  # all that were announced are done
+                self._total = None
         view = _View(event, self._now())
         self._views.append(view)
         self._show(view, view.space)

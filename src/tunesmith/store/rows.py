@@ -159,9 +159,9 @@ def _read_soft(data: Any) -> dict[str, str]:
 
 def read_keys(connection: sqlite3.Connection, kernel: str | None, chosen: bool, limit: int, bad: BadRow) -> list[Key]:
     """The Keys of a kernel (or of all), the last touched first; of `chosen` ones, those that have a Choice."""
-    where = "(?1 IS NULL OR kernel = ?1) AND (NOT ?2 OR id IN (SELECT key FROM choices))"
-    query = f"SELECT data, digest FROM keys WHERE {where} ORDER BY touched DESC, id LIMIT ?3"
-    rows = connection.execute(query, (kernel, chosen, limit)).fetchall()
+    where = "(:kernel IS NULL OR kernel = :kernel) AND (NOT :chosen OR id IN (SELECT key FROM choices))"
+    query = f"SELECT data, digest FROM keys WHERE {where} ORDER BY touched DESC, id LIMIT :limit"
+    rows = connection.execute(query, {"kernel": kernel, "chosen": chosen, "limit": limit}).fetchall()
     return [key for text, digest in rows if (key := read_key(text, digest, bad)) is not None]
 
 

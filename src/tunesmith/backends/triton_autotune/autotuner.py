@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial, update_wrapper
 from itertools import islice
 from typing import Any, NoReturn
@@ -134,6 +135,18 @@ class TunedAutotuner(Autotuner):
     def tune(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
         """Search for a call's arguments now, whatever the policy; see `TunedKernel.tune`."""
         return self._engine.tune(grid, *args, **kwargs)
+
+    def prepare(
+        self, problems: Iterable[Any], *, grid: Any = None, device: Any = None, fill: Mapping[str, Any] | None = None
+    ) -> list[Choice]:
+        """Tune or load for calls that are still to come; see `TunedKernel.prepare`.
+
+        Args:
+            grid: as in a call, for problems that have no entry `grid`. Only a search needs it.
+        """
+        given = {} if grid is None else {GRID: grid}
+        with policy("default") if is_interpreted(self.fn) else nullcontext():
+            return self._engine.prepare(problems, device=device, fill=fill, **given)
 
     def use_table(self, table: Any) -> None:
         """Look Problems up in a table too; see `TunedKernel.use_table`."""

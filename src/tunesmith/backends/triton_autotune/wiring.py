@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -30,6 +30,7 @@ class Engine(Protocol):
     def explain(self, *args: Any, **kwargs: Any) -> None: ...
     def explanation(self, *args: Any, **kwargs: Any) -> tuple[Key, Choice, Sequence[Trial]]: ...
     def tune(self, *args: Any, **kwargs: Any) -> Any: ...
+    def prepare(self, problems: Iterable[Any], *, device: Any, fill: Any, **given: Any) -> list[Choice]: ...
     def use_table(self, table: Any) -> None: ...
 
 
