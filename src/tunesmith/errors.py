@@ -7,6 +7,7 @@ TunesmithError
 ├── FingerprintError               a kernel reads something whose content cannot be identified
 ├── MissingEngine (ImportError)    a package, compiler or device is not there; ends with the command to type
 ├── CompileFailed                  a compiler refused; carries what it said
+├── OutOfResources                 a Config wants more of something than the device has; says both
 ├── NoWorkingConfig                every Config of a search failed; lists the reasons with counts
 ├── BudgetEnded                    a search ended before any Config was measured
 ├── LookupMiss (LookupError)       `policy("lookup", strict=True)` and nothing is known; names the nearest key
@@ -63,6 +64,17 @@ class CompileFailed(TunesmithError):
 
     def __reduce__(self) -> tuple[type[CompileFailed], tuple[str, str]]:
         return CompileFailed, (str(self), self.output)
+
+
+class OutOfResources(TunesmithError):
+    """A Config wants more of something than a block can have on the device: known before it is compiled whole.
+
+    >>> OutOfResources("shared memory", 393216, 232448, "bytes")
+    OutOfResources('out of shared memory: needs 393216 bytes, limit 232448 bytes')
+    """
+
+    def __init__(self, what: str, needs: int, limit: int, unit: str) -> None:
+        super().__init__(f"out of {what}: needs {needs} {unit}, limit {limit} {unit}")
 
 
 class NoWorkingConfig(TunesmithError):

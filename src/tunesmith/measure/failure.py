@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Stage
-from tunesmith.errors import CompileFailed, MissingEngine, NoWorkingConfig, TunesmithError
+from tunesmith.errors import CompileFailed, MissingEngine, NoWorkingConfig, OutOfResources, TunesmithError
 from tunesmith.kernel import Around
 
 T = TypeVar("T")
@@ -35,6 +35,8 @@ def failed(stage: Stage, error: BaseException) -> Failed:
     """An exception as an Outcome: one line that begins with its type, and the last frames for who wants more."""
     if isinstance(error, CompileFailed):
         return Failed("compile", one_line(error), error.output)
+    if isinstance(error, OutOfResources):
+        return Failed("cut", one_line(error))
     detail = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-4))
     return Failed(stage, one_line(error), detail)
 
