@@ -6,6 +6,7 @@ and timed once as soon as it is compiled, and the race proper, side by side, beg
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from contextlib import closing, contextmanager
@@ -109,7 +110,12 @@ class Evaluation:
     @property
     def over(self) -> bool:
         """Whether the budget has ended."""
-        return self.deadline is not None and perf_counter() >= self.deadline
+        return self._left_s <= 0
+
+    @property
+    def _left_s(self) -> float:
+        """Seconds of the budget that are left."""
+        return math.inf if self.deadline is None else self.deadline - perf_counter()
 
     @property
     def leaders(self) -> list[Config]:
@@ -170,7 +176,8 @@ class Evaluation:
         Args:
             seen: what was looked at is added to it.
         """
-        stop, deadline, since = threading.Event(), self._compile_deadline, perf_counter()
+        stop, since = threading.Event(), perf_counter()
+        for_the_race_s = None if self.deadline is None else (1 - COMPILE_SHARE) * (self.deadline - since)
         say(Compiling(len(batch), self._turns))
         jobs = self._jobs(batch)
         with closing(compile_all(jobs, self.effort.jobs, stop=stop, turns=self._turns)) as compiled:
@@ -183,17 +190,10 @@ class Evaluation:
                     self._ready[config] = executable, built.seconds if isinstance(built, Built) else None
                     yield executable
                     since = perf_counter()
-                if deadline is not None and perf_counter() >= deadline:
+                if for_the_race_s is not None and self._left_s <= for_the_race_s:
                     stop.set()
         self.compile_s += perf_counter() - since
         self._commit()
-
-    @property
-    def _compile_deadline(self) -> float | None:
-        if self.deadline is None:
-            return None
-        now = perf_counter()
-        return now + COMPILE_SHARE * (self.deadline - now)
 
     def _jobs(self, batch: Sequence[Config]) -> Iterator[tuple[Config, Job | Failed | None]]:
         """What the compilers are given; made when one of them is free."""
