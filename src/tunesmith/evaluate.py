@@ -100,6 +100,7 @@ class Evaluation:
     measure_s: float = 0.0
     first_error: BaseException | None = None
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
+    #: of the race under way: what is launched for a Config, and the seconds its compiler took
     _ready: dict[Config, tuple[Executable, float | None]] = field(
         default_factory=dict[Config, "tuple[Executable, float | None]"]
     )
@@ -127,8 +128,8 @@ class Evaluation:
     def overlaps(self) -> bool:
         """Whether candidates are timed while others are still being compiled.
 
-        Compilers and a kernel on the CPU would slow each other down, and what a Clock takes in one round is never
-        taken side by side.
+        Not on the CPU, where compilers and kernels would slow each other down; nor for a Clock of one round
+        (`do_bench`): its only sample is not to be taken apart from the others'.
         """
         return self.subject.device.kind != "cpu" and rounds_of(self.clock) > 1
 
@@ -238,6 +239,7 @@ class Evaluation:
             yield race, lambda executable: _candidate(executable, subject, snapshot, around)
         finally:
             self._keep(race, race.outcomes.keys())
+            self._ready.clear()
             if around is not None:
                 around.after()
             snapshot.put_back()
