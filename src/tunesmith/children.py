@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from tunesmith.core.outcome import Failed
+from tunesmith.errors import OutOfResources, one_line
 
 #: an idle child ends after so long: a strategy asks for its next batch within seconds, and memory is given back
 IDLE_S = 60.0
@@ -235,7 +236,7 @@ def _answer(name: str, request: Mapping[str, Any]) -> Failed | None:
 
 def failed_by(error: BaseException) -> Failed:
     """An exception of a compiler's as an Outcome: a line that begins with its type, and all that it said."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = ": ".join([type(error).__name__, *lines[:1]])
+    if isinstance(error, OutOfResources):
+        return Failed("cut", str(error))
     detail = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-4))
-    return Failed("compile", reason, detail)
+    return Failed("compile", one_line(error), detail)

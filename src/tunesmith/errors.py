@@ -7,6 +7,7 @@ TunesmithError
 ├── FingerprintError               a kernel reads something whose content cannot be identified
 ├── MissingEngine (ImportError)    a package, compiler or device is not there; ends with the command to type
 ├── CompileFailed                  a compiler refused; carries what it said
+├── OutOfResources                 a Config wants more of something than the device has; says both
 ├── NoWorkingConfig                every Config of a search failed; lists the reasons with counts
 ├── BudgetEnded                    a search ended before any Config was measured
 ├── LookupMiss (LookupError)       `policy("lookup", strict=True)` and nothing is known; names the nearest key
@@ -66,6 +67,17 @@ class CompileFailed(TunesmithError):
         return CompileFailed, (str(self), self.output)
 
 
+class OutOfResources(TunesmithError):
+    """A Config wants more of something than a block can have on the device: known before it is compiled whole.
+
+    >>> OutOfResources("shared memory", 393216, 232448, "bytes")
+    OutOfResources('out of shared memory: needs 393216 bytes, limit 232448 bytes')
+    """
+
+    def __init__(self, what: str, needs: int, limit: int, unit: str) -> None:
+        super().__init__(f"out of {what}: needs {needs} {unit}, limit {limit} {unit}")
+
+
 class NoWorkingConfig(TunesmithError):
     """Every Config of a search failed."""
 
@@ -100,3 +112,19 @@ def unknown(what: str, bad: object, good: Iterable[object]) -> str:
     near = get_close_matches(str(bad), names, n=1)
     hint = f" did you mean {near[0]!r}?" if near else ""
     return f"unknown {what} {str(bad)!r}:{hint} known: {', '.join(names) if names else '(none)'}"
+
+
+def one_line(error: BaseException) -> str:
+    """`RuntimeError: pass pipeline failed`; with need and limit where an out-of-resources error carries them."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else ""
+    said = getattr(error, "error_message", None)  # Triton's: what is wrong, apart from the lines where
+    if isinstance(said, str) and said.strip():
+        text = f"{said.strip().splitlines()[0]} ({text.rstrip(':')})"
+    elif text.endswith(":") and error.__cause__ is not None:
+        text = f"{text} {one_line(error.__cause__)}"
+    name = "" if isinstance(error, TunesmithError) else type(error).__name__
+    required, limit = getattr(error, "required", None), getattr(error, "limit", None)
+    if isinstance(required, int) and isinstance(limit, int) and str(required) not in text:
+        text = f"{text + ': ' if text else ''}needs {required}, limit {limit}"
+    return f"{name}: {text}" if name and text else name or text

@@ -6,6 +6,7 @@ and timed once as soon as it is compiled, and the race proper, side by side, beg
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from contextlib import closing, contextmanager
@@ -100,6 +101,7 @@ class Evaluation:
     first_error: BaseException | None = None
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
     _around: Around | None = None
+    #: of the race under way: what is launched for a Config, and the seconds its compiler took
     _ready: dict[Config, tuple[Executable, float | None]] = field(
         default_factory=dict[Config, "tuple[Executable, float | None]"]
     )
@@ -110,7 +112,12 @@ class Evaluation:
     @property
     def over(self) -> bool:
         """Whether the budget has ended."""
-        return self.deadline is not None and perf_counter() >= self.deadline
+        return self._left_s <= 0
+
+    @property
+    def _left_s(self) -> float:
+        """Seconds of the budget that are left."""
+        return math.inf if self.deadline is None else self.deadline - perf_counter()
 
     @property
     def leaders(self) -> list[Config]:
@@ -122,8 +129,8 @@ class Evaluation:
     def overlaps(self) -> bool:
         """Whether candidates are timed while others are still being compiled.
 
-        Compilers and a kernel on the CPU would slow each other down, and what a Clock takes in one round is never
-        taken side by side.
+        Not on the CPU, where compilers and kernels would slow each other down; nor for a Clock of one round
+        (`do_bench`): its only sample is not to be taken apart from the others'.
         """
         return self.subject.device.kind != "cpu" and rounds_of(self.clock) > 1
 
@@ -171,7 +178,8 @@ class Evaluation:
         Args:
             seen: what was looked at is added to it.
         """
-        stop, deadline, since = threading.Event(), self._compile_deadline, perf_counter()
+        stop, since = threading.Event(), perf_counter()
+        for_the_race_s = None if self.deadline is None else (1 - COMPILE_SHARE) * (self.deadline - since)
         say(Compiling(len(batch), self._turns))
         jobs = self._jobs(batch)
         with closing(compile_all(jobs, self.effort.jobs, stop=stop, turns=self._turns)) as compiled:
@@ -184,17 +192,10 @@ class Evaluation:
                     self._ready[config] = executable, built.seconds if isinstance(built, Built) else None
                     yield executable
                     since = perf_counter()
-                if deadline is not None and perf_counter() >= deadline:
+                if for_the_race_s is not None and self._left_s <= for_the_race_s:
                     stop.set()
         self.compile_s += perf_counter() - since
         self._commit()
-
-    @property
-    def _compile_deadline(self) -> float | None:
-        if self.deadline is None:
-            return None
-        now = perf_counter()
-        return now + COMPILE_SHARE * (self.deadline - now)
 
     def _jobs(self, batch: Sequence[Config]) -> Iterator[tuple[Config, Job | Failed | None]]:
         """What the compilers are given; made when one of them is free."""
@@ -250,6 +251,7 @@ class Evaluation:
             yield race, lambda executable: _candidate(executable, subject, snapshot, around)
         finally:
             self._keep(race, race.outcomes.keys())
+            self._ready.clear()
             if around is not None:
                 around.after()
             snapshot.put_back()

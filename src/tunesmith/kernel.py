@@ -35,6 +35,8 @@ class Command:
 class Task:
     """A compilation that is one call of a function in a child process, which serves many such calls.
 
+    `Kernel.load` does the same in this process where no child has: without protection against a compiler that crashes.
+
     Attributes:
         function: `module:name`. It is given what `request` returned as keywords, and returns `None` or a `Failed`.
         request: makes these keywords, of JSON types; called in a thread of this process when a child is free.
@@ -173,7 +175,11 @@ class Kernel(Protocol):
         ...
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> Executable:
-        """Make a Config ready to launch."""
+        """Make a Config ready to launch.
+
+        Args:
+            built: what came of its job; `None` where there was none, and for a Task that was left to this.
+        """
         ...
 
 

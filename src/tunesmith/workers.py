@@ -24,7 +24,7 @@ from tunesmith import children
 from tunesmith.children import Stopped
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed
-from tunesmith.errors import CompileFailed
+from tunesmith.errors import CompileFailed, OutOfResources, TunesmithError
 from tunesmith.kernel import Built, Command, Job, Task
 from tunesmith.turns import Turns
 
@@ -214,6 +214,16 @@ class _Either(threading.Event):
 
     def is_set(self) -> bool:
         return any(event.is_set() for event in self._events)
+
+
+def job_or_failure(make: Callable[[], Job | None]) -> Job | Failed | None:
+    """What a Config needs compiled, or why it can't be; a request that makes no sense for any Config is raised."""
+    try:
+        return make()
+    except Exception as error:
+        if isinstance(error, TunesmithError) and not isinstance(error, OutOfResources):
+            raise
+        return children.failed_by(error)
 
 
 def compile_one(job: Job) -> Built:

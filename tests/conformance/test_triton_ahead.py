@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,19 @@ def refused(x, w, out, n, BLOCK: tl.constexpr):
 def reads(x, n, BLOCK: tl.constexpr):
     pass
 
+@tunesmith.autotune(
+    configs=[{"BLOCK": 64, "STAGES": s, "num_warps": w} for s, w in ((2, 64), (2, 3), (16, 4), (18, 4))],
+    key=["n"], make_inputs=inputs,
+)
+@triton.jit
+def hopeless(x, w, out, n, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    acc = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for k in tl.range(0, n, BLOCK, num_stages=STAGES):
+        a = tl.load(x + i[:, None] * n + (k + i)[None, :])
+        acc = tl.dot(a, tl.load(w + (k + i)[:, None] * n + i[None, :]), acc)
+    tl.store(out + i[:, None] * n + i[None, :], acc.to(tl.float16))
+
 @tunesmith.autotune(configs=[{"a": 1}, {"a": 2}], key=["n"], make_inputs=lambda p: {"n": 1})
 def no_triton(n, *, a):
     pass
@@ -92,6 +106,17 @@ def test_the_table_says_the_same(capfd: pytest.CaptureFixture[str], monkeypatch:
     assert out.startswith("product(n=1024) for NVIDIA H100 80GB HBM3 (sm_90)\n")
     assert "Config(BLOCK=16, STAGES=2, num_warps=4)" in out
     assert "1 × cut: out of shared memory: needs " in out
+
+
+def test_each_want_is_said_once_with_need_and_limit(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["compile", "ahead.py:hopeless", "--target", "sm_90", "--problem", "n=1024"]) == 1
+    out = capfd.readouterr().out
+    assert "1 × cut: out of threads in a block: needs 2048 threads, limit 1024 threads" in out
+    assert "1 × compile: AssertionError: num_warps must be a power of 2" in out
+    assert re.search(r"2 × cut: out of shared memory: needs \d+ to \d+ bytes, limit 232448 bytes", out)
 
 
 def test_nothing_compiled_is_the_answer_no(capfd: pytest.CaptureFixture[str]) -> None:

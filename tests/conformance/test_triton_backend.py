@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import io
 import json
 import re
 import subprocess
@@ -20,17 +21,21 @@ triton = pytest.importorskip("triton")
 
 import torch  # noqa: E402
 import triton.language as tl  # noqa: E402
+from rich.console import Console  # noqa: E402
 from tests.fake_triton import H200, FakeDriver, GpuTensor, fake_gpu, launch_args  # noqa: E402
-from tests.fakes import misbehaving  # noqa: E402
+from tests.fakes import ScriptedClock, misbehaving  # noqa: E402
 from triton import knobs  # noqa: E402
 
-from tunesmith import Config, Failed, Problem  # noqa: E402
+import tunesmith  # noqa: E402
+from tunesmith import Config, Failed, Problem, children  # noqa: E402
 from tunesmith.backends.triton.kernel import TritonKernel  # noqa: E402
 from tunesmith.backends.triton.launch import TritonExecutable  # noqa: E402
 from tunesmith.backends.triton.resources import resources_in_cache  # noqa: E402
 from tunesmith.core.device import known_device  # noqa: E402
-from tunesmith.errors import BadInput, MissingEngine, SpaceError  # noqa: E402
+from tunesmith.errors import BadInput, MissingEngine, OutOfResources, SpaceError  # noqa: E402
+from tunesmith.events import Compiled, Event, Sampled, watched  # noqa: E402
 from tunesmith.kernel import Built  # noqa: E402
+from tunesmith.report.table import score_table  # noqa: E402
 from tunesmith.workers import compile_all  # noqa: E402
 
 NO_FIELDS = Problem({})
@@ -133,6 +138,12 @@ def half(*shape: int, **more: Any) -> GpuTensor:
 
 def gemm_args(M: int = 4096, N: int = 4096, K: int = 4096) -> tuple[Any, ...]:
     return ((1,), half(M, K), half(K, N), half(M, N), M, N, K, K, N, N)
+
+
+def printed(table: Any) -> str:
+    out = io.StringIO()
+    Console(file=out, width=160).print(table)
+    return out.getvalue()
 
 
 def compiled(kernel: TritonKernel, config: Config, args: Sequence[Any]) -> Built | Failed:
@@ -319,12 +330,49 @@ def test_too_much_shared_memory_is_cut_before_the_last_stages(gpu: FakeDriver) -
     assert ".cubin" not in left
 
 
+def test_a_search_times_what_is_compiled_and_keeps_what_was_cut(gpu: FakeDriver) -> None:
+    too_large = {"BM": 256, "BN": 128, "BK": 128, "num_stages": 4, "num_warps": 8}
+    small = [{"BM": 16 << i, "BN": 32, "BK": 32, "num_stages": 2, "num_warps": 4} for i in range(4)]
+    clock = ScriptedClock(lambda config: 1.0 / config["BM"])  # type: ignore[operator]
+    configs = [*small, too_large, {**small[0], "num_warps": 64}]
+    f = tunesmith.autotune(configs=[{"GM": 8, **config} for config in configs], key=["M"], clock=clock)(gemm)
+    events: list[Event] = []
+    with watched(events.append):
+        summary = f.tune(*gemm_args()[1:], grid=(1,))
+
+    kinds = [type(event) for event in events]
+    assert kinds.index(Sampled) < max(i for i, kind in enumerate(kinds) if kind is Compiled)
+    assert summary.choice.config["BM"] == 128
+    assert sorted(failed.reason for _, failed in summary.failures) == [
+        "out of shared memory: needs 393216 bytes, limit 232448 bytes",
+        "out of threads in a block: needs 2048 threads, limit 1024 threads",
+    ]
+    assert "needs 393216 bytes, limit 232448 bytes" in printed(score_table(summary))
+    assert len(gpu.loaded) == 4
+
+
+def test_a_calls_own_config_is_compiled_without_a_child(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(children, "call", lambda *_: pytest.fail("a child takes a second to start"))
+    f = tunesmith.autotune(configs=[{"BLOCK": 64}, {"BLOCK": 128}], key=["n"])(add)
+    with tunesmith.policy("lookup"):
+        f[(1,)](half(), half(), half(), 4096)
+    assert [launch.kernel for launch in gpu.launches] == ["add"]
+
+
+def test_too_many_warps_are_cut_before_a_child_is_asked(gpu: FakeDriver) -> None:
+    kernel = ADD.for_call(((1,), half(), half(), half(), 4096, 1))
+    with pytest.raises(OutOfResources, match=r"^out of threads in a block: needs 2048 threads, limit 1024 threads$"):
+        kernel.compile_job(Config(BLOCK=4096, num_warps=64), NO_FIELDS, H200)
+    with pytest.raises(AssertionError, match="power of 2"):
+        kernel.compile_job(Config(BLOCK=4096, num_warps=3), NO_FIELDS, H200)
+
+
 def test_compiled_here_it_fails_at_loading(gpu: FakeDriver) -> None:
-    from triton.runtime.errors import OutOfResources
+    from triton.runtime.errors import OutOfResources as TritonsOutOfResources
 
     gpu.max_shared = 1024
     kernel = TritonKernel(gemm, GEMM_KNOBS).for_call(gemm_args())
-    with pytest.raises(OutOfResources):
+    with pytest.raises(TritonsOutOfResources):
         kernel.load(Config(BM=32, BN=32, BK=32, GM=8, num_warps=4, num_stages=3), NO_FIELDS, None)
 
 

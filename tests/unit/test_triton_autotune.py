@@ -23,6 +23,7 @@ import tunesmith
 from tunesmith import Config, Device, Space
 from tunesmith.backends.triton_autotune import run
 from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithWarning
+from tunesmith.events import Compiled, Event, watched
 
 triton = pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
@@ -411,6 +412,14 @@ def test_top_k_counts_after_the_early_prune_and_keeps_at_least_one(top_k: Any, k
     kernel[(1,)](x(), x(), 8)
     assert sorted(bench.asked) == kept
     assert stub.launches[-1]["BLOCK"] == 1
+
+
+def test_what_the_model_puts_first_is_compiled_first() -> None:
+    kernel, *_ = tuned(configs=blocks(4, 8, 2, 16, 1), prune_configs_by={"perf_model": lambda BLOCK, **_: BLOCK})
+    events: list[Event] = []
+    with watched(events.append):
+        kernel[(1,)](x(), x(), 8)
+    assert [event.config["BLOCK"] for event in events if isinstance(event, Compiled)] == [1, 2, 4, 8, 16]
 
 
 @pytest.mark.parametrize("top_k", [0, -1, 1.5, 0.0, "2", None, True])

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Stage
-from tunesmith.errors import CompileFailed, MissingEngine, NoWorkingConfig, TunesmithError
+from tunesmith.errors import CompileFailed, MissingEngine, NoWorkingConfig, OutOfResources, one_line
 from tunesmith.kernel import Around
 
 T = TypeVar("T")
@@ -35,6 +35,8 @@ def failed(stage: Stage, error: BaseException) -> Failed:
     """An exception as an Outcome: one line that begins with its type, and the last frames for who wants more."""
     if isinstance(error, CompileFailed):
         return Failed("compile", one_line(error), error.output)
+    if isinstance(error, OutOfResources):
+        return Failed("cut", one_line(error))
     detail = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-4))
     return Failed(stage, one_line(error), detail)
 
@@ -46,22 +48,6 @@ _MACHINES = ("MemoryError", "OSError", "No space left", "killed by", "ran past",
 def is_machines(failure: Failed) -> bool:
     """Whether the machine may be to blame (memory, disk, load): such a failure is tried again by the next search."""
     return failure.stage == "timeout" or any(sign in failure.reason for sign in _MACHINES)
-
-
-def one_line(error: BaseException) -> str:
-    """`RuntimeError: pass pipeline failed`; with need and limit where an out-of-resources error carries them."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else ""
-    said = getattr(error, "error_message", None)  # Triton's: what is wrong, apart from the lines where
-    if isinstance(said, str) and said.strip():
-        text = f"{said.strip().splitlines()[0]} ({text.rstrip(':')})"
-    elif text.endswith(":") and error.__cause__ is not None:
-        text = f"{text} {one_line(error.__cause__)}"
-    name = "" if isinstance(error, TunesmithError) else type(error).__name__
-    required, limit = getattr(error, "required", None), getattr(error, "limit", None)
-    if isinstance(required, int) and isinstance(limit, int) and str(required) not in text:
-        text = f"{text + ': ' if text else ''}needs {required}, limit {limit}"
-    return f"{name}: {text}" if name and text else name or text
 
 
 def name_the_config(launch: Callable[..., Any], kernel: str, config: Config) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Resources
+from tunesmith.report.table import failure_reasons
 from tunesmith.report.units import count, size
 
 #: a Config, why it failed if it did, what it takes, and the part of a unit's threads it can keep busy
@@ -24,18 +24,18 @@ def compilation_table(heading: str, rows: Sequence[CompilationRow]) -> Renderabl
     for name in ("registers", "spills", "shared", "threads", "occupancy"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("Config", ratio=1, overflow="fold")
-    failures: Counter[str] = Counter()
     for config, failed, resources, busy in rows:
         if failed is not None:
-            failures[f"{failed.stage}: {failed.reason}"] += 1
             continue
         shared = None if resources.shared_bytes is None else size(resources.shared_bytes)
         cells = [resources.registers, resources.spills, shared, resources.threads, _percent(busy), config]
         table.add_row(*[Text("–" if cell is None else str(cell)) for cell in cells],
                       style="yellow" if resources.spills else "")  # fmt: skip
-    compiled = len(rows) - failures.total()
-    lines = [Text(f"{count(compiled, 'Config')} compiled, {failures.total():,} not")]
-    lines += [Text(f"  {n:,} × {reason}", style="red") for reason, n in failures.most_common()]
+    reasons = failure_reasons((config, failed) for config, failed, _, _ in rows if failed is not None)
+    not_compiled = sum(reason.count for reason in reasons)
+    compiled = len(rows) - not_compiled
+    lines = [Text(f"{count(compiled, 'Config')} compiled, {not_compiled:,} not")]
+    lines += [Text(f"  {r.count:,} × {r.stage}: {r.reason}", style="red") for r in reasons]
     return Group(Text(heading, style="bold"), Text(), *([table, Text()] if compiled else []), *lines)
 
 

@@ -27,7 +27,7 @@ def summary_data(summary: Summary) -> dict[str, Any]:
         "scores": [_row_data(row) for row in rows_of(summary.verdict)],
         "failed_by_reason": [
             {"stage": r.stage, "reason": r.reason, "count": r.count, "example": dict(r.example)}
-            for r in failure_reasons(summary.trials)
+            for r in failure_reasons(summary.failures)
         ],
         "cut_by_reason": dict(summary.cut),
         "untried_by_reason": untried_reasons(summary),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -215,14 +216,27 @@ class Reason:
     example: Config
 
 
-def failure_reasons(trials: Iterable[Trial]) -> list[Reason]:
-    """Failures by stage and reason, the commonest first, each with the first Config it befell."""
-    groups: dict[tuple[str, str], list[Config]] = {}
-    for trial in trials:
-        if isinstance(trial.outcome, Failed):
-            groups.setdefault((trial.outcome.stage, trial.outcome.reason), []).append(trial.config)
-    reasons = [Reason(stage, reason, len(configs), configs[0]) for (stage, reason), configs in groups.items()]
+def failure_reasons(failures: Iterable[tuple[Config, Failed]]) -> list[Reason]:
+    """Failures by stage and reason, the commonest first, each with the first Config it befell.
+
+    What was cut for want of the same thing is one reason, whatever each Config needed of it.
+    """
+    groups: dict[tuple[str, str], list[tuple[Config, Failed]]] = {}
+    for config, failed in failures:
+        alike = re.sub(r"\d+", "#", failed.reason) if failed.stage == "cut" else failed.reason
+        groups.setdefault((failed.stage, alike), []).append((config, failed))
+    reasons = [
+        Reason(stage, _merged([failed.reason for _, failed in group]), len(group), group[0][0])
+        for (stage, _), group in groups.items()
+    ]
     return sorted(reasons, key=lambda reason: -reason.count)
+
+
+def _merged(texts: Sequence[str]) -> str:
+    """Texts that differ in their numbers alone as one: `needs 1024 to 4096 bytes, limit 512 bytes`."""
+    numbers = zip(*[[int(n) for n in re.findall(r"\d+", text)] for text in texts], strict=True)
+    spans = (f"{min(column)} to {max(column)}" if len(set(column)) > 1 else str(column[0]) for column in numbers)
+    return texts[0] if len(set(texts)) == 1 else re.sub(r"\d+", lambda _: next(spans), texts[0])
 
 
 def untried_reasons(summary: Summary) -> dict[str, int]:
@@ -242,7 +256,7 @@ def accounting(summary: Summary) -> Iterable[RenderableType]:
     counts = summary.counts
     addends = " + ".join(f"{counts[fate]:,} {fate}" for fate in ("cut", "failed", "measured", "untried"))
     yield Text.assemble((addends, "bold"), f" = {summary.cardinality:,}, the size of the space")
-    failures = failure_reasons(summary.trials)
+    failures = failure_reasons(summary.failures)
     for reason in failures[:REASONS]:
         yield _item(f"failed {reason.count:,} × {reason.stage}: {first_line(reason.reason)}", "red")
         yield Padding(Text(f"for example {reason.example!r}", style="dim"), (0, 0, 0, 6), expand=False)

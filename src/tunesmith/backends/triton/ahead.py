@@ -14,8 +14,8 @@ from tunesmith.core.device import Device, known_devices
 from tunesmith.core.outcome import Failed, Resources
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
-from tunesmith.kernel import Built, Task
-from tunesmith.workers import compile_all
+from tunesmith.kernel import Built, Job
+from tunesmith.workers import compile_all, job_or_failure
 
 T = TypeVar("T")
 
@@ -113,9 +113,9 @@ def compile_space(
 
 
 def _compiled(kernel: TritonKernel, configs: Iterable[Config], device: Device, jobs: int) -> Iterator[Compilation]:
-    def tasks() -> Iterator[tuple[Config, Task | None]]:
+    def tasks() -> Iterator[tuple[Config, Job | Failed | None]]:
         for config in configs:
-            yield config, kernel.compile_job(config, Problem({}), device)
+            yield config, job_or_failure(lambda c=config: kernel.compile_job(c, Problem({}), device))
 
     for config, built in compile_all(tasks(), jobs):
         if isinstance(built, Failed):

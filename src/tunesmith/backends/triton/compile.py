@@ -7,7 +7,9 @@ same, ours or `kernel[grid](...)`, finds it, bit for bit the same.
 
 Measured on 40 Configs of a matrix product for sm_90, 2 cores, Triton 3.6, seconds, medians of three: one after the
 other 12.3; 2 threads of this process 6.2; 2 forked processes 6.0; 2 children 7.0, their start included, and they are
-kept. Threads would die with the first LLVM ERROR, and a fork inherits locks and a GPU context: so children it is.
+kept. On the same cores shared with others' work: 1 child 16.8, 2 children 14.9, 2 threads 22.1; all of them take 8.4 to
+9.6 s of processor time. So threads save nothing that can be relied on, and would die with the first LLVM ERROR, and a
+fork inherits locks and a GPU context: children it is.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from tunesmith.core.outcome import Failed
+from tunesmith.errors import OutOfResources
 from tunesmith.kernel import Task
 
+#: the most threads of a block, on every GPU that Triton compiles for
+_THREADS = 1024
 #: stages before which the size of shared memory is known, and after which is most of what is left of the work
 _AFTER_LLVM = ("ptx", "amdgcn")
 
@@ -46,9 +50,13 @@ class Source:
         """What compiles it in a child; `None` where that must be done here, by `compile_here`.
 
         That is so when Triton is told to report to, or to be changed by, Python code of this process.
+
+        Raises:
+            OutOfResources: when its warps are more than a block can have, which Triton would find when it is loaded.
         """
         from triton import knobs
 
+        _check_threads(self.options.num_warps, self.target.warp_size)
         if (
             knobs.compilation.listener is not None
             or knobs.runtime.add_stages_inspection_hook is not None
@@ -96,15 +104,15 @@ class Source:
 # --- in the child ------------------------------------------------------------------------------------
 
 
-class OutOfShared(Exception):
-    """The block wants more shared memory than there is, known before the last and longest stages of compiling."""
-
-
 def compile_module(
     *, text: str, name: str, ext: str, language: str, source_hash: str, key: str, environ: Mapping[str, str],
     target: list[Any], options: Mapping[str, Any], shared_limit: int,
-) -> Failed | None:  # fmt: skip
-    """Compile a module of Triton's into its cache. Runs in a child."""
+) -> None:  # fmt: skip
+    """Compile a module of Triton's into its cache. Runs in a child.
+
+    Raises:
+        OutOfResources: before the last and longest stages, when the block would want more than there is.
+    """
     from triton.backends.compiler import GPUTarget, Language
     from triton.compiler import ASTSource, compiler
 
@@ -128,14 +136,9 @@ def compile_module(
                 return compiler.parse(file.name, ext, context)
 
     cast(Any, compiler).get_cache_key = named_already
-    try:
-        with _watching(shared_limit):
-            compiler.compile(
-                Module(), target=GPUTarget(*target), options=_tuples(dict(options)), _env_vars=dict(environ)
-            )
-    except OutOfShared as error:
-        return Failed("cut", str(error))
-    return None
+    chip = GPUTarget(*target)
+    with _watching(shared_limit, chip.warp_size):
+        compiler.compile(Module(), target=chip, options=_tuples(dict(options)), _env_vars=dict(environ))
 
 
 def _tuples(value: Any) -> Any:
@@ -148,8 +151,8 @@ def _tuples(value: Any) -> Any:
 
 
 @contextmanager
-def _watching(shared_limit: int) -> Generator[None]:
-    """Within this scope, compilation stops as soon as a block is known to want more shared memory than there is."""
+def _watching(shared_limit: int, warp_size: int) -> Generator[None]:
+    """Within this scope, compilation stops as soon as a block is known to want more than there is."""
     from triton import knobs
 
     def hook(*args: Any) -> Any:
@@ -157,11 +160,11 @@ def _watching(shared_limit: int) -> Generator[None]:
             return "", ""
         stages = args[1]
         for stage in stages.keys() & set(_AFTER_LLVM):
-            stages[stage] = _checked(stages[stage], shared_limit)
+            stages[stage] = _checked(stages[stage], shared_limit, warp_size)
         return None
 
     before = knobs.runtime.add_stages_inspection_hook
-    if shared_limit and before is None:
+    if before is None:
         knobs.runtime.add_stages_inspection_hook = hook
     try:
         yield
@@ -169,10 +172,16 @@ def _watching(shared_limit: int) -> Generator[None]:
         knobs.runtime.add_stages_inspection_hook = before
 
 
-def _checked(stage: Callable[..., Any], limit: int) -> Callable[..., Any]:
+def _checked(stage: Callable[..., Any], shared_limit: int, warp_size: int) -> Callable[..., Any]:
     def checked(module: Any, metadata: Mapping[str, Any]) -> Any:
-        if metadata["shared"] > limit:
-            raise OutOfShared(f"out of shared memory: needs {metadata['shared']} bytes, limit {limit} bytes")
+        if shared_limit and metadata["shared"] > shared_limit:
+            raise OutOfResources("shared memory", metadata["shared"], shared_limit, "bytes")
+        _check_threads(metadata["num_warps"], warp_size)  # warp specialisation has added its own
         return stage(module, metadata)
 
     return checked
+
+
+def _check_threads(warps: int, warp_size: int) -> None:
+    if warps * warp_size > _THREADS:
+        raise OutOfResources("threads in a block", warps * warp_size, _THREADS, "threads")
