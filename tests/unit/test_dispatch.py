@@ -292,6 +292,32 @@ def test_specialisation_tells_warm_keys_apart_and_is_no_part_of_the_problem() ->
 # --- what is remembered ----------------------------------------------------------------------------
 
 
+def test_addresses_that_the_guard_has_read_are_handed_on_to_launches_that_take_them() -> None:
+    def launch_of(*takes: str) -> Any:
+        def launch(x: Any, y: Any, *addresses: int) -> Any:
+            return addresses
+
+        launch.takes_addresses = takes  # type: ignore[attr-defined]
+        return launch
+
+    makes = {"float32": launch_of("x", "y"), "float16": launch_of("x")}
+    spec = KeySpec(specialised=Specialised(alignment=("x", "y")))
+    call = Dispatcher(
+        inspect.signature(lambda x, y: None), spec, lambda call: (makes[str(call.args[0].dtype).split(".")[1]], True)
+    ).call
+    args, others = (Tensor(address=32), Tensor(address=64)), (Tensor("float16"), Tensor("float16"))
+    for tensors, read in (
+        (args, (32, 64)),
+        ((Tensor(address=160), args[1]), (160, 64)),
+        ((Tensor(address=8), args[1]), ()),  # another form, which asks each whether it is aligned
+    ):
+        call(*tensors)
+        assert call(*tensors) == read
+    for _ in range(2):
+        assert call(*others) == ()  # what takes other addresses gets none
+        assert call(*args) == ()
+
+
 def test_a_policy_scope_takes_effect_at_once() -> None:
     k = Kernel(one)
     k(1)

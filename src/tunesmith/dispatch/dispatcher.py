@@ -79,7 +79,8 @@ class Dispatcher:
         signature: the runtime parameters.
         spec: what the kernel's author said about its key, checked.
         resolve: makes the launch for a call, and says whether it may be remembered for calls like it. It may
-            raise: then nothing is.
+            raise: then nothing is. A launch with an attribute `takes_addresses`, names of tensors, may be called
+            with the addresses of just these after its arguments.
         own_policy: the policy the kernel's author set, `None` for none; checked.
         name: the kernel's name, for messages.
         extra: what becomes of a call that has keywords beside the parameters: given its arguments and these. Without
@@ -128,6 +129,7 @@ class Dispatcher:
         self._lock = threading.RLock()
         self._seen: tuple[Seen, ...] = (Seen(),) * len(parameters)
         self._form: Form | None = None
+        self._hand_on = True  # until a launch comes that does not take the addresses which the form in force reads
         self._version = 0
         self._warm: dict[WarmKey, Launch] = {}
         self._clears, self._cleared_by = 0, 0
@@ -207,6 +209,10 @@ class Dispatcher:
         if len(self._warm) >= WARM_ENTRIES:
             for oldest in list(itertools.islice(self._warm, WARM_ENTRIES // 2)):
                 del self._warm[oldest]
+        read = self._form.addresses if self._form is not None else ()
+        if read and read != getattr(launch, "takes_addresses", ()):
+            self._hand_on = False
+            self._take_form()
         self._warm[self._key_of(*args)] = launch
 
     def _learn(self, args: tuple[Any, ...]) -> None:
@@ -220,18 +226,22 @@ class Dispatcher:
                 seen.add_opaque(value) if a.opaque else seen.add(value, a.by_value)
                 for a, seen, value in zip(self._asked, self._seen, args, strict=True)
             ])  # fmt: skip
-            form = self._writer.form(self._seen)
-            if form != self._form:
-                # A call that is inside the old code goes on with the old dictionary, empty from now on.
-                old, self._warm, self._form = self._warm, {}, form
-                self._version += 1
-                functions = self._define()
-                self._key_of, self._function.__code__ = functions["key"], functions["call"].__code__
-                old.clear()
+            self._take_form()
         try:
             hash(self._key_of(*args))
         except TypeError as error:
             raise BadInput(f"kernel {self._name}: {self._unhashable(args)} can't be part of a key: {error}") from None
+
+    def _take_form(self) -> None:
+        """Bring the form for what was seen so far into force, if it is another."""
+        form = self._writer.form(self._seen, hand_on=self._hand_on)
+        if form != self._form:
+            # A call that is inside the old code goes on with the old dictionary, empty from now on.
+            old, self._warm, self._form = self._warm, {}, form
+            self._version += 1
+            functions = self._define()
+            self._key_of, self._function.__code__ = functions["key"], functions["call"].__code__
+            old.clear()
 
     def _unhashable(self, args: tuple[Any, ...]) -> str:
         """Which argument has no hash, in words."""

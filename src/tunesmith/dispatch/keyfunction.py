@@ -173,10 +173,13 @@ class Form:
     Attributes:
         guard: an expression that is false, or has no attribute to read, for what was not seen.
         key: the elements of the warm key.
+        addresses: the tensors whose addresses the guard has read and hands on: a launch that takes these gets them
+            after the arguments, and need not ask again.
     """
 
     guard: str
     key: str
+    addresses: tuple[str, ...] = ()
 
 
 class Writer:
@@ -227,8 +230,12 @@ class Writer:
         self._torch_strides = self._constant("torch_strides", StrideClasses())
         self._host_strides = self._constant("host_strides", StrideClasses(in_bytes=True))
 
-    def form(self, seen: Sequence[Seen]) -> Form:
-        """How calls are told apart whose arguments are what was seen, one for each parameter."""
+    def form(self, seen: Sequence[Seen], *, hand_on: bool = False) -> Form:
+        """How calls are told apart whose arguments are what was seen, one for each parameter.
+
+        Args:
+            hand_on: the launches take the addresses that are read.
+        """
         guards: dict[str, list[str]] = {}  # constant and operator → what must be it
         addresses: list[str] = []  # which must all be aligned
         parts = [self._first]
@@ -246,8 +253,12 @@ class Writer:
         # `int is m.__class__ is n.__class__`: one constant for all that must be it
         chains = [f" {start.split()[1]} ".join([start.split()[0], *names]) for start, names in guards.items()]
         if addresses:
-            chains.append(f"({' | '.join(addresses)}) & {ALIGNMENT_BYTES - 1} == 0")
-        return Form(" and ".join(chains) or "True", ", ".join(parts))
+            read = [f"({self._address(n)} := {n}.data_ptr())" if hand_on else f"{n}.data_ptr()" for n in addresses]
+            chains.append(f"({' | '.join(read)}) & {ALIGNMENT_BYTES - 1} == 0")
+        return Form(" and ".join(chains) or "True", ", ".join(parts), tuple(addresses) if hand_on else ())
+
+    def _address(self, name: str) -> str:
+        return f"{self.prefix}_at_{name}"
 
     def write(self, form: Form | None, warm: str) -> str:
         """The functions `call`, `bind` and `key`.
@@ -272,7 +283,7 @@ class Writer:
                 if self._latest
                 else ""
             }
-        return {launch}({self._arguments})"""
+        return {launch}({self._arguments}{", ".join(map(self._address, form.addresses))})"""
         more, head = f"{self.prefix}_more", self._head
         if self._extra:
             head = f"{head}, **{more}" if head else f"**{more}"
@@ -348,7 +359,7 @@ def bind({self._head}):
         elif seen.misaligned or seen.classes:
             parts.append(f"{name}.data_ptr() & {ALIGNMENT_BYTES - 1} == 0")
         else:
-            addresses.append(f"{name}.data_ptr()")
+            addresses.append(name)
         return [_unless_none(name, parts)] if seen.classes else parts
 
     def _guard_device(self, name: str, device: Any, guards: dict[str, list[str]]) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 from tunesmith import fingerprint
 from tunesmith.backends.cpu import device_of
-from tunesmith.backends.triton.launch import GRID, TritonExecutable, executable
+from tunesmith.backends.triton.launch import TritonExecutable, executable
 from tunesmith.backends.triton.types import Binder, CallTypes, Heuristic, option_names, target_of
+from tunesmith.backends.triton.written import GRID
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
