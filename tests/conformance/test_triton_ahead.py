@@ -104,7 +104,10 @@ def test_the_table_says_the_same(capfd: pytest.CaptureFixture[str], monkeypatch:
     assert main(["compile", "ahead.py:product", "--target", "sm_90", "--problem", "n=1024"]) == 0
     out = capfd.readouterr().out
     assert out.startswith("product(n=1024) for NVIDIA H100 80GB HBM3 (sm_90)\n")
-    assert "Config(BLOCK=16, STAGES=2, num_warps=4)" in out
+    heading = next(line.split() for line in out.splitlines() if line.startswith("registers"))
+    assert heading == ["registers", "spills", "shared", "threads", "occupancy", "BLOCK", "STAGES"]
+    assert sum(line.split()[-2:] in (["16", "2"], ["16", "16"], ["64", "2"]) for line in out.splitlines() if line) == 3
+    assert "in all rows: num_warps=4" in out
     assert "1 × cut: out of shared memory: needs " in out
 
 

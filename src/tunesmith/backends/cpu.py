@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -94,6 +95,17 @@ def _gpu(argument: str, at: str) -> Device:
     if kind != "cuda":  # torch calls AMD's GPUs cuda too
         raise BadInput(f"argument {argument!r} is on {at}; good values: cpu, cuda:N")
     return _cuda(int(index or 0))
+
+
+def gpus() -> list[Device]:
+    """The GPUs that torch can use; none where it is not installed. Imports torch."""
+    try:
+        import torch
+    except ImportError:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an old driver: none that torch can use
+        return [_cuda(index) for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
 
 
 @cache

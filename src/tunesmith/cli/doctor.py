@@ -36,7 +36,7 @@ def doctor(json: AsJson = False) -> None:
 def examine() -> dict[str, Any]:
     """The state of this machine, as JSON types."""
     from tunesmith.backends import describe
-    from tunesmith.backends.cpu import cpu
+    from tunesmith.backends.cpu import cpu, gpus
     from tunesmith.options import Options, options
     from tunesmith.store import default_store
 
@@ -47,6 +47,7 @@ def examine() -> dict[str, Any]:
         "packages": {name: installed(name) for name in PACKAGES},
         "backends": [asdict(state) for state in describe()],
         "device": cpu().identity,
+        "gpus": [gpu.identity for gpu in gpus()],
         "options": {name: _plain(value) for name, value in in_force.items()},
         "from_environment": [name for name in in_force if in_force[name] != usual[name]],
         "isolation": "off",
@@ -73,7 +74,8 @@ def _print(found: Mapping[str, Any]) -> None:
     versions += [("not installed", ", ".join(missing))] if missing else []
     print_facts("versions", versions)
     print_facts("backends", [(backend["name"], _state(backend)) for backend in found["backends"]])
-    print_facts("device", [("cpu", found["device"].removeprefix("cpu:")), ("isolation", found["isolation"])])
+    gpus = [("gpu", gpu) for gpu in found["gpus"]] or [("gpu", "none that torch can use")]
+    print_facts("device", [("cpu", found["device"].removeprefix("cpu:")), *gpus, ("isolation", found["isolation"])])
     options: dict[str, Any] = found["options"]
     mark = dict.fromkeys(found["from_environment"], "  (from the environment)")
     print_facts("options", [(name, f"{_said(value)}{mark.get(name, '')}") for name, value in options.items()])

@@ -19,22 +19,24 @@ CompilationRow: TypeAlias = "tuple[Config, Failed | None, Resources, float | Non
 
 
 def compilation_table(heading: str, rows: Sequence[CompilationRow]) -> RenderableType:
-    """The Configs in the order given: registers of a thread, spilled registers, shared memory of a block."""
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
-    for name in ("registers", "spills", "shared", "threads", "occupancy"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("Config", ratio=1, overflow="fold")
-    for config, failed, resources, busy in rows:
-        if failed is not None:
-            continue
+    """The Configs in the order given: registers of a thread, spilled registers, shared memory of a block, knobs."""
+    compiled = [row for row in rows if row[1] is None]
+    knobs = dict.fromkeys(name for config, *_ in compiled for name in config)
+    same = {name: {repr(config.get(name)) for config, *_ in compiled} for name in knobs}
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    varying = [name for name in knobs if len(same[name]) > 1 or len(compiled) == 1]
+    for name in ("registers", "spills", "shared", "threads", "occupancy", *varying):
+        table.add_column(Text(name.replace("_", "_\n")), justify="right", no_wrap=True, vertical="bottom")
+    for config, _, resources, busy in compiled:
         shared = None if resources.shared_bytes is None else size(resources.shared_bytes)
-        cells = [resources.registers, resources.spills, shared, resources.threads, _percent(busy), config]
+        cells = [resources.registers, resources.spills, shared, resources.threads, _percent(busy)]
+        cells += [config.get(name) for name in varying]
         table.add_row(*[Text("–" if cell is None else str(cell)) for cell in cells],
                       style="yellow" if resources.spills else "")  # fmt: skip
     reasons = failure_reasons((config, failed) for config, failed, _, _ in rows if failed is not None)
-    not_compiled = sum(reason.count for reason in reasons)
-    compiled = len(rows) - not_compiled
-    lines = [Text(f"{count(compiled, 'Config')} compiled, {not_compiled:,} not")]
+    constant = ", ".join(f"{name}={same[name].pop()}" for name in knobs if name not in varying)
+    lines = [Text(f"in all rows: {constant}"), Text()] if constant else []
+    lines.append(Text(f"{count(len(compiled), 'Config')} compiled, {len(rows) - len(compiled):,} not"))
     lines += [Text(f"  {r.count:,} × {r.stage}: {r.reason}", style="red") for r in reasons]
     return Group(Text(heading, style="bold"), Text(), *([table, Text()] if compiled else []), *lines)
 
