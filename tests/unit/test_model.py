@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device, known_device
@@ -86,6 +88,16 @@ def test_spilled_registers_and_estimates_that_do_not_fit_cost_time() -> None:
     assert not doubted.cut
     assert "shared memory" in doubted.doubts[0]
     assert doubted.seconds > 1.5 * of(SQUARE, TILE).seconds
+
+
+def test_far_more_registers_than_there_are_is_a_doubt_a_few_are_not() -> None:
+    """A tile of 256×128 for 4 warps spills, and took 0.9 ms where 8 warps take 0.2."""
+    assert "an estimated 296 a thread of 255" in of(SQUARE, TILE.replace(num_warps=4, num_stages=2)).doubts[0]
+    row = Rows()(Problem({"rows": 1024, "n": 32768}), Config(ROWS=1, BLOCK=32768, num_warps=32))
+    assert row.registers == 65  # 1024 threads have 64 each; the compiler keeps to that, and it is the fastest
+    found = predict(row, H200)
+    assert found is not None
+    assert not found.doubts
 
 
 def test_only_compiled_facts_cut() -> None:
@@ -171,6 +183,8 @@ def test_any_function_may_say_what_a_launch_does() -> None:
     assert found is not None
     assert found.bound == "memory"
     assert found.seconds > 8 * 2**28 / 4.8e12
+    one_problem = Model(copies).predictor(Problem({"n": 2**28}), H200)
+    assert one_problem(Config(BLOCK=1024), None) == found
 
 
 def test_what_can_not_be_read_is_named() -> None:
@@ -203,3 +217,19 @@ def test_a_faster_chip_is_never_predicted_slower() -> None:
         assert fast is not None
         assert slow is not None
         assert slow.seconds > fast.seconds
+
+
+@given(
+    st.integers(0, 20000), st.integers(1, 20000), st.integers(1, 20000),
+    st.sampled_from([16, 64, 128, 256]), st.sampled_from([32, 256]), st.sampled_from([32, 128]),
+    st.sampled_from([4, 8]), st.integers(1, 5),
+)  # fmt: skip
+def test_a_prediction_is_no_shorter_than_any_part_of_it(
+    m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, warps: int, stages: int
+) -> None:
+    config = Config(BLOCK_M=tile_m, BLOCK_N=tile_n, BLOCK_K=tile_k, num_warps=warps, num_stages=stages)
+    found = of(gemm_problem(m, n, k), config)
+    parts = found.compute_s, found.memory_s, found.latency_s
+    assert found.seconds >= max(parts) * (1 - 1e-9)
+    assert found.seconds <= sum(parts) * 2 ** len(found.doubts) + found.memory_bytes / (H200.bandwidth * 0.5)
+    assert found.waves * max(1, found.resident) * H200.units >= found.blocks

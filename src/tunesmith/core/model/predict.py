@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tunesmith.core.device import Device
 from tunesmith.core.model.constants import FITTED, Constants
@@ -14,6 +15,8 @@ from tunesmith.core.outcome import Resources
 
 #: What a Config whose estimate does not fit is taken to lose: it goes behind those that fit, and is not cut.
 DOUBT = 2.0
+#: Estimated registers are right to about a tenth: so much over what there is, and some are surely spilled.
+SURE = 1.1
 #: Rows below which a tile can't use the widest matrix instruction (wgmma takes 64, four warps together).
 WIDE_ROWS = {"sm_90": 64}
 #: A second pass finds in the L2 what the blocks under way keep there, up to this part of it.
@@ -41,29 +44,33 @@ def predict(
     pace = _Pace(
         flops_s=rate * known.matrix * (known.narrow if narrow else 1.0), lanes_s=lanes * known.vector, constants=known
     )
+    at_once = device.units * max(1, held.blocks)
     spilled = _spilled(work, device, resources)
-    resident = max(1, held.blocks)
-    full, rest = divmod(work.blocks, device.units * resident)
-    last = -(-rest // device.units)
-    waves = full + (rest > 0)
-    parts = [pace.wave(work, resident, spilled)] * min(full, 1) + [pace.wave(work, last, spilled)] * (rest > 0)
-    times = [full, 1] if full and rest else [full or 1]
-    work_s, compute_s, port_s, wait_s = (
-        math.fsum(count * part[i] for count, part in zip(times, parts, strict=False)) for i in range(4)
-    )
-    memory_bytes = work.once_bytes + _missed(work, device, min(work.blocks, device.units * resident))
+    full, rest = divmod(work.blocks, at_once)
+    whole = pace.wave(work, max(1, held.blocks), spilled)
+    partial = pace.wave(work, -(-rest // device.units), spilled) if rest else _Times(0.0, 0.0, 0.0, 0.0)
+    spent = _Times(*(full * one + another for one, another in zip(whole, partial, strict=True)))
+    memory_bytes = work.once_bytes + _missed(work, device, min(work.blocks, at_once))
     memory_s = memory_bytes / (device.bandwidth * known.bandwidth)
-    latency_s = known.launch_s + wait_s
-    seconds = known.launch_s + _beside(known.overlap, work_s, memory_s)
+    traffic_s, latency_s = max(spent.traffic, memory_s), known.launch_s + spent.waiting
     doubts = () if resources is not None else _doubts(work, device, held)
     return Prediction(
-        seconds=seconds * DOUBT ** len(doubts),
-        bound=_bound(compute_s, max(port_s, memory_s), latency_s),
-        compute_s=compute_s, memory_s=max(port_s, memory_s), latency_s=latency_s,
-        waves=waves, blocks=work.blocks, resident=held.blocks, occupancy=held.part, limit=held.by,
+        seconds=(known.launch_s + _beside(known.overlap, spent.all, memory_s)) * DOUBT ** len(doubts),
+        bound=_bound(spent.arithmetic, traffic_s, latency_s),
+        compute_s=spent.arithmetic, memory_s=traffic_s, latency_s=latency_s,
+        waves=full + (rest > 0), blocks=work.blocks, resident=held.blocks, occupancy=held.part, limit=held.by,
         tiled_bytes=work.tiled_bytes, memory_bytes=memory_bytes,
         cut=(resources and fault(device, resources)) or "", doubts=doubts, compiled=resources is not None,
     )  # fmt: skip
+
+
+class _Times(NamedTuple):
+    """Seconds: of all that a unit does, and of each part of it, were it alone."""
+
+    all: float
+    arithmetic: float
+    traffic: float
+    waiting: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +81,18 @@ class _Pace:
     lanes_s: float
     constants: Constants
 
-    def wave(self, work: Work, blocks: int, spilled: float) -> tuple[float, float, float, float]:
-        """Seconds in which one unit finishes `blocks` blocks that run at once: (all, arithmetic, traffic, waiting)."""
-        known = self.constants
-        pipelined = work.stages > 1
+    def wave(self, work: Work, blocks: int, spilled: float) -> _Times:
+        """In which one unit finishes `blocks` blocks that run at once."""
+        known, steps, pipelined = self.constants, work.steps, work.stages > 1
         compute = blocks * (work.flops / self.flops_s + work.operations / self.lanes_s)
         port = blocks * (work.step_bytes + spilled) / known.port_bytes_s
-        wait = known.stage_s / work.stages if pipelined else work.waits * known.load_s
+        # one stage is being used while the others' loads are under way
+        wait = known.stage_s / (work.stages - 1) if pipelined else work.waits * known.load_s
         step = _beside(known.step_overlap, compute, port, wait)
         alone = known.block_s + (known.stage_s if pipelined else 0.0)  # the first load has nothing to hide behind
         alone += work.reductions * known.reduce_s * work.threads / 32
         end = blocks * work.end_bytes / known.port_bytes_s
-        steps = work.steps
-        return steps * step + alone + end, steps * compute, steps * port + end, steps * wait + alone
+        return _Times(steps * step + alone + end, steps * compute, steps * port + end, steps * wait + alone)
 
 
 def _beside(overlap: float, *times: float) -> float:
@@ -135,6 +141,10 @@ def _missed(work: Work, device: Device, under_way: int) -> float:
 
 
 def _doubts(work: Work, device: Device, held: Residency) -> tuple[str, ...]:
-    if held.blocks:
-        return ()
-    return (f"{held.by}: by the estimate not one block fits on a unit of {device.name}",)
+    """What the estimates speak against: more than there is, of what can't be spilled; far more registers."""
+    most, doubts = _most_registers(work, device), list[str]()
+    if not held.blocks:
+        doubts.append(f"{held.by}: by the estimate not one block fits on a unit of {device.name}")
+    if work.registers > SURE * most:
+        doubts.append(f"registers: an estimated {work.registers} a thread of {most}, what is over is spilled")
+    return tuple(doubts)

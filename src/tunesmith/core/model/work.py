@@ -25,7 +25,7 @@ class Work:
         blocks: of the whole launch.
         threads: of a block.
         steps: iterations of a block's loop.
-        stages: steps whose loads may be under way at once; 1 for a loop that waits for each load.
+        stages: of the loop's pipeline: one is used while the others are loaded; 1 for a loop that waits for each load.
         flops: of the matrix units, of a block in a step, padding included.
         operations: of the vector lanes, of a block in a step, padding included.
         step_bytes: that a block reads and writes in a step, wherever they come from.
@@ -90,7 +90,7 @@ class Tiles:
     Attributes:
         m, n, k: knobs: rows and columns of a block's tile, elements of K it takes in a step.
         sizes: fields of the Problem: M, N, K.
-        warps, stages: knobs: warps of a block, steps whose loads may be under way.
+        warps, stages: knobs: warps of a block, stages of its pipeline.
         split: knob: parts of K that different blocks sum.
         batch: field of the Problem: how many such products one launch makes.
         dtype: of A and B; taken from the Problem where it has one dtype field with this value or none is given.
