@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tunesmith.api import autotune
     from tunesmith.backends import cc
     from tunesmith.backends.call import built
+    from tunesmith.core.model import Model, Rows, Tiles, Work
+    from tunesmith.measure.modelled import ModelClock
     from tunesmith.missed import Miss, misses
     from tunesmith.report.terminal import watch
     from tunesmith.takeover import TakeOver, take_over
@@ -28,7 +30,12 @@ if TYPE_CHECKING:
 _LAZY = {
     "Miss": ("tunesmith.missed", "Miss"),
     "TakeOver": ("tunesmith.takeover", "TakeOver"),
+    "Model": ("tunesmith.core.model", "Model"),
+    "ModelClock": ("tunesmith.measure.modelled", "ModelClock"),
+    "Rows": ("tunesmith.core.model", "Rows"),
+    "Tiles": ("tunesmith.core.model", "Tiles"),
     "TunedKernel": ("tunesmith.tuned", "TunedKernel"),
+    "Work": ("tunesmith.core.model", "Work"),
     "autotune": ("tunesmith.api", "autotune"),
     "built": ("tunesmith.backends.call", "built"),
     "cc": ("tunesmith.backends.cc", None),
@@ -38,10 +45,10 @@ _LAZY = {
 }
 
 __all__ = [
-    "Axis", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Problem", "Resources", "Sample",
-    "Shaped", "Space", "TakeOver", "Trial", "TunedKernel", "Untried", "add_device", "autotune", "booleans", "built",
-    "cc", "choices", "integers", "known_device", "known_devices", "misses", "permutations", "policy", "powers_of_two",
-    "take_over", "watch",
+    "Axis", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Model", "ModelClock", "Problem",
+    "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial", "TunedKernel", "Untried", "Work",
+    "add_device", "autotune", "booleans", "built", "cc", "choices", "integers", "known_device", "known_devices",
+    "misses", "permutations", "policy", "powers_of_two", "take_over", "watch",
 ]  # fmt: skip
 
 

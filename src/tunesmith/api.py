@@ -8,6 +8,7 @@ from typing import Any, Literal
 from tunesmith.backends import kernel_of
 from tunesmith.backends.triton_autotune.configs import config_of, is_triton_config, is_triton_kernel
 from tunesmith.core.config import Config
+from tunesmith.core.model import Model, WorkOf
 from tunesmith.core.problem import Bucket
 from tunesmith.core.space import Space, space_from
 from tunesmith.declaration import Declaration, Frontend, MakeInputs, SpaceLike
@@ -44,6 +45,7 @@ def autotune(
     flags: Mapping[str, object] | None = None,
     make_inputs: MakeInputs | None = None,
     reference: Callable[..., Any] | None = None,
+    model: Model | WorkOf | None = None,
     policy: Literal["default", "lookup", "search"] | None = None,
     strategy: str = "exhaustive",
     budget_s: float | None = None,
@@ -85,6 +87,8 @@ def autotune(
         flags: further fields of such a Problem, with their usual values.
         make_inputs: from a Problem to the kernel's arguments by name, real random values (same ones each time).
         reference: the same computation in plain code, given the arguments by name.
+        model: what a launch does, for the performance model that says in which order Configs are compiled:
+            `Tiles(…)`, `Rows(…)`, a function of (problem, config) that returns a `Work`, or a `Model` of one of these.
         policy: this kernel's own policy; a scope or the environment overrides it.
         strategy: how a search goes through the Space.
         budget_s: seconds one search may take.
@@ -121,6 +125,7 @@ def autotune(
             restore=restore, zero=zero,
             dims=tuple(dims) if dims is not None else () if callable(said) else tuple(dict.fromkeys(said)),
             flags=dict(flags or {}), make_inputs=make_inputs, reference=reference,
+            model=None if model is None else Model.of(model),
             policy=policy, effort=Effort(strategy, budget_s), clock=own_clock, fixed=options or Config(),
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
+from tunesmith.core.model import Model
 from tunesmith.core.outcome import Choice
 from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.space import Space
@@ -62,6 +63,7 @@ class Declaration:
     flags: Mapping[str, object] = field(default_factory=dict[str, object])
     make_inputs: MakeInputs | None = None
     reference: Callable[..., Any] | None = None
+    model: Model | None = None
     policy: str | None = None
     effort: Effort = field(default_factory=Effort)
     clock: Clock | None = None

@@ -18,6 +18,7 @@ from tunesmith.binaries import Binaries, job_for
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
+from tunesmith.core.model import explain
 from tunesmith.core.outcome import Choice, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
@@ -31,6 +32,7 @@ from tunesmith.measure.allowed import captures_spared, why_not_to_measure
 from tunesmith.measure.clock import clock_for, protocol_for
 from tunesmith.measure.failure import name_the_config
 from tunesmith.missed import counted
+from tunesmith.ncu import compare, counters_of
 from tunesmith.options import Policy, options, policy_in_force
 from tunesmith.prepare import Fill, Preparation, Steps, Wanted
 from tunesmith.store import Store, default_store
@@ -39,6 +41,8 @@ from tunesmith.tune import ONLY, search
 
 #: Choices and loaded binaries kept in memory for a kernel: far more than a model's shapes, a bound all the same.
 REMEMBERED = 4096
+#: Stands over what the performance model says.
+MODEL_HEADING = "by the performance model"
 #: A field of the key that has had this many values, each searched, is likely a length that wants buckets.
 MANY_VALUES = 24
 
@@ -140,11 +144,17 @@ class TunedKernel:
         subject = self._subject(self._dispatcher.problem_of(*args, **kwargs))
         return self._choose(subject, self._allowed(subject, policy_in_force(self.declared.policy)))
 
-    def explain(self, *args: Any, **kwargs: Any) -> None:
-        """Print what a call would use and why: track, source, runner-up, ties. Measures nothing."""
-        from tunesmith.report.terminal import print_explanation
+    def explain(self, *args: Any, ncu: str | Path | None = None, **kwargs: Any) -> None:
+        """Print what a call would use and why: track, source, runner-up, ties. Measures nothing.
 
+        With `model=`, what the performance model says of it too; `ncu` is as of `predicted`.
+        """
+        from tunesmith.report.terminal import print_explanation, print_facts
+
+        lines = self.predicted(*args, ncu=ncu, **kwargs)
         print_explanation(*self.explanation(*args, **kwargs))
+        if lines:
+            print_facts(MODEL_HEADING, lines)
 
     def explanation(self, *args: Any, **kwargs: Any) -> tuple[Key, Choice, Sequence[Trial]]:
         """What `explain` prints: the call's Key, the Choice as far as it is known, and the stored Trials."""
@@ -160,6 +170,28 @@ class TunedKernel:
             note = f"calls of this key differed in arguments that are not in it: {', '.join(left_out)}"
             choice = replace(choice, note="; ".join(filter(None, (choice.note, note))))
         return subject.key, choice, store.trials(subject.key)
+
+    def predicted(self, *args: Any, ncu: str | Path | None = None, **kwargs: Any) -> list[tuple[str, str]]:
+        """What the performance model says of the Config that a call would use: (what, its value and what it means).
+
+        Empty without `model=`, and on a chip of which too little is known.
+
+        Args:
+            ncu: a CSV file of Nsight Compute's, whose bytes of device memory are compared with the model's.
+
+        Raises:
+            BadInput: when there is a file to compare and no model, and for a file that can't be read.
+        """
+        model, subject = self.declared.model, self._subject(self._dispatcher.problem_of(*args, **kwargs))
+        key, choice, trials = self.explanation(*args, **kwargs)
+        resources = next((trial.resources for trial in trials if trial.config == choice.config), None)
+        found = model and model.predict(subject.exact, choice.config, subject.device, resources)
+        if ncu is None:
+            return explain(found, subject.device) if found else []
+        if found is None:
+            why = f"too little is known of {subject.device.name}" if model else "its autotune has no model="
+            raise BadInput(f"{key.kernel}: nothing to compare {ncu} with: {why}")
+        return explain(found, subject.device) + compare(counters_of(ncu, self.kernel.name), found)
 
     def _explained(self, subject: Subject, policy: Policy, store: Store) -> Choice:
         default = self._default(subject)

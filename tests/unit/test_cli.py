@@ -382,6 +382,16 @@ def test_explain_measures_nothing_and_says_what_is_known(run: Run, target: Targe
     assert "the fastest of 16 stored trials" in text
 
 
+def test_explain_compares_one_profiled_launch_with_a_kernels_model(run: Run, target: Target, tmp_path: Path) -> None:
+    file = str(tmp_path / "counted.csv")
+    found = run("explain", target("scale"), *SCALE, "--ncu", file)
+    assert found.code == 2
+    assert f"nothing to compare {file} with: its autotune has no model=" in found.err
+    twice = run("explain", target("scale"), *SCALE, "--problem", "M=8,N=8", "--ncu", file)
+    assert twice.code == 2
+    assert "is of one launch, and 2 problems are given" in twice.err
+
+
 def test_kernels_lists_what_is_shipped(run: Run) -> None:
     listed = run("kernels", "--json").document
     assert listed["format"] == "tunesmith-kernels/1"

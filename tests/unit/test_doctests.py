@@ -11,7 +11,7 @@ import tunesmith.errors
 
 MODULES = [
     "tunesmith.errors",
-    *[f"tunesmith.core.{module.name}" for module in pkgutil.iter_modules(tunesmith.core.__path__)],
+    *[module.name for module in pkgutil.walk_packages(tunesmith.core.__path__, "tunesmith.core.")],
 ]
 
 
