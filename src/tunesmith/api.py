@@ -49,7 +49,8 @@ def autotune(
     policy: Literal["default", "lookup", "search"] | None = None,
     strategy: str = "exhaustive",
     budget_s: float | None = None,
-    clock: Clock | None = None,
+    clock: Clock | Literal["wall", "events", "events-hot", "graph", "graph-hot"] | None = None,
+    hot: Sequence[str] = (),
     version: str | None = None,
     depends: Sequence[str] = (),
     name: str | None = None,
@@ -92,7 +93,11 @@ def autotune(
         policy: this kernel's own policy; a scope or the environment overrides it.
         strategy: how a search goes through the Space.
         budget_s: seconds one search may take.
-        clock: what takes the time; the device's own where not given.
+        clock: what takes the time: an object, or a way of timing by name: `events` (the usual one on a GPU) with a cold
+            L2 cache, `graph` for kernels shorter than a launch, each with `-hot` for arguments in the cache; `wall`
+            on the CPU.
+        hot: arrays that are in the cache when the kernel is called (activations, where weights are not), for a clock
+            that empties it of all others.
         version: stands for the kernel's source in the Key, for a kernel whose source cannot be identified.
         depends: packages whose versions are compared when a stored Config is used.
         name: the kernel's name in the store and in tables; the function's own where not given.
@@ -107,7 +112,7 @@ def autotune(
     """
     for what, given in (
         ("key", key), ("strides", strides), ("alignment", alignment), ("restore_value", restore_value),
-        ("reset_to_zero", reset_to_zero), ("knobs", knobs), ("dims", dims), ("depends", depends),
+        ("reset_to_zero", reset_to_zero), ("knobs", knobs), ("dims", dims), ("depends", depends), ("hot", hot),
     ):  # fmt: skip
         if isinstance(given, str):
             raise BadInput(f"{what}={given!r} is one string; give a list of names: {what}=[{given!r}]")
@@ -116,7 +121,7 @@ def autotune(
     listed = None if configs is None else list(configs)
 
     def declare(
-        kernel: Kernel, spaces: SpaceLike, said: KeyNames, own_clock: Clock | None,
+        kernel: Kernel, spaces: SpaceLike, said: KeyNames, own_clock: Clock | str | None,
         opaque: tuple[str, ...] = (), options: Config | None = None,
     ) -> Declaration:  # fmt: skip
         spec = KeySpec(said, dict(buckets or {}), tuple(strides), tuple(alignment), kernel.specialised, opaque)
@@ -126,7 +131,8 @@ def autotune(
             dims=tuple(dims) if dims is not None else () if callable(said) else tuple(dict.fromkeys(said)),
             flags=dict(flags or {}), make_inputs=make_inputs, reference=reference,
             model=None if model is None else Model.of(model),
-            policy=policy, effort=Effort(strategy, budget_s), clock=own_clock, fixed=options or Config(),
+            policy=policy, effort=Effort(strategy, budget_s), clock=own_clock, hot=tuple(hot),
+            fixed=options or Config(),
         )  # fmt: skip
 
     def of_triton(fn: Any) -> Any:

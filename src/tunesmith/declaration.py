@@ -22,6 +22,7 @@ from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithError, unknown
 from tunesmith.evaluate import Effort
 from tunesmith.fingerprint import of_function
 from tunesmith.kernel import Around, Clock, Default, Kernel
+from tunesmith.measure.clock import CLOCK_NAMES
 from tunesmith.options import Policy
 from tunesmith.search import STRATEGIES
 
@@ -66,7 +67,8 @@ class Declaration:
     model: Model | None = None
     policy: str | None = None
     effort: Effort = field(default_factory=Effort)
-    clock: Clock | None = None
+    clock: Clock | str | None = None
+    hot: tuple[str, ...] = ()
     fixed: Config = field(default_factory=Config)
 
     def name_for(self, kernel: str) -> str:
@@ -85,6 +87,9 @@ class Declaration:
         check_key_spec(kernel.name, parameters, self.spec, knobs)
         check_names(kernel.name, "restore_value", self.restore, parameters, knobs)
         check_names(kernel.name, "reset_to_zero", self.zero, parameters, knobs)
+        check_names(kernel.name, "hot", self.hot, parameters, knobs)
+        if isinstance(self.clock, str) and self.clock not in CLOCK_NAMES:
+            raise BadInput(f"{kernel.name}: {unknown('clock', self.clock, CLOCK_NAMES)}")
         both = sorted({*self.restore} & {*self.zero})
         if both:
             raise BadInput(

@@ -44,6 +44,7 @@ class Subject:
         args: the call's arguments by position; they are as before when the search ends.
         restore: arguments put back before each launch. zero: arguments zeroed before each launch.
         around: makes what else is done around each launch.
+        hot: arguments that are in the cache when a launch begins.
         ranked: whether the Space lists its Configs best first.
     """
 
@@ -57,6 +58,7 @@ class Subject:
     zero: tuple[str, ...] = ()
     around: Callable[[], Around] | None = None
     ranked: bool = False
+    hot: tuple[str, ...] = ()
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -312,8 +314,9 @@ class Evaluation:
 def _candidate(executable: Executable, subject: Subject, snapshot: Snapshot, around: Around | None) -> Run:
     """A candidate with all that is done ahead of its launches."""
     prepare, config = snapshot.before_launch, executable.config
+    hot = [value for name, value in subject.arguments.items() if name in subject.hot and value is not None]
     if around is None:
-        return Run(executable, subject.args, prepare)
+        return Run(executable, subject.args, prepare, hot)
 
     def before() -> None:
         around.after()
@@ -322,7 +325,7 @@ def _candidate(executable: Executable, subject: Subject, snapshot: Snapshot, aro
         around.before(config, subject.args)
 
     launch = told_of_failures(around.launch_of(executable), around)
-    return Run(_Candidate(config, launch, executable.resources), subject.args, before)
+    return Run(_Candidate(config, launch, executable.resources), subject.args, before, hot)
 
 
 @dataclass(frozen=True)

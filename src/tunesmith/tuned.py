@@ -384,7 +384,9 @@ class TunedKernel:
         )  # fmt: skip
         space = self._space_for(call.exact, device)
         compiled = kernel.for_call(call.args)
-        subject = Subject(compiled, key, call.exact, space, device, call.args, declared.restore, declared.zero)
+        subject = Subject(
+            compiled, key, call.exact, space, device, call.args, declared.restore, declared.zero, hot=declared.hot
+        )
         around = self._frontend.around
         return subject if around is None else replace(subject, around=lambda: around(subject.arguments))
 
@@ -410,13 +412,17 @@ class TunedKernel:
     def _protocol(self, device: Device) -> str:
         """How it is measured, with what is done around each launch: both change what a sample means."""
         declared = self.declared
-        clock = declared.clock.protocol if declared.clock is not None else protocol_for(device)
+        named = declared.clock if isinstance(declared.clock, str) else None
+        own = None if isinstance(declared.clock, str) else declared.clock
+        clock = own.protocol if own is not None else protocol_for(device, named)
         restore = f"+restore({','.join(sorted(declared.restore))})" if declared.restore else ""
         zero = f"+zero({','.join(sorted(declared.zero))})" if declared.zero else ""
-        return clock + restore + zero
+        hot = f"+hot({','.join(sorted(declared.hot))})" if declared.hot else ""
+        return clock + restore + zero + hot
 
     def _clock(self, device: Device) -> Clock:
-        return self.declared.clock or clock_for(device)
+        clock = self.declared.clock
+        return clock_for(device, clock) if clock is None or isinstance(clock, str) else clock
 
     def _allowed(self, subject: Subject, policy: Policy) -> Policy:
         """The policy as far as this moment allows it: where nothing may be measured, a search is a look-up."""

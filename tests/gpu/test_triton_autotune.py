@@ -16,7 +16,7 @@ import torch
 import tunesmith
 from tunesmith import Config, Failed, Measured
 from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithWarning
-from tunesmith.measure.clock import EventClock
+from tunesmith.measure.gpu_clock import EventClock
 from tunesmith.options import policy
 
 triton = pytest.importorskip("triton")

@@ -22,7 +22,8 @@ from tunesmith.backends.triton.launch import TritonExecutable  # noqa: E402
 from tunesmith.backends.triton.resources import resources_in_cache  # noqa: E402
 from tunesmith.errors import BadInput  # noqa: E402
 from tunesmith.kernel import Built, Run  # noqa: E402
-from tunesmith.measure.clock import EventClock, clock_for  # noqa: E402
+from tunesmith.measure.clock import clock_for  # noqa: E402
+from tunesmith.measure.gpu_clock import EventClock  # noqa: E402
 from tunesmith.workers import compile_all  # noqa: E402
 
 ADD = TritonKernel(add, {"BLOCK", "num_warps"})
@@ -252,3 +253,44 @@ def test_a_jit_function_of_this_file_is_a_kernel() -> None:
     args = (grid, x, 100)
     ready(TritonKernel(twice, {"BLOCK"}), Config(BLOCK=64), args).launch(*args)
     assert bool((x == 2).all())
+
+
+@pytest.mark.parametrize("n", [4096, 1 << 20])
+def test_a_graph_leaves_out_what_events_add_to_a_short_kernel(n: int) -> None:
+    x, y, out = vectors(n)
+    args = (grid, x, y, out, n, 1)
+    executable = ready(ADD, SMALL, args)
+    took: dict[str, float] = {}
+    for name in ("events", "graph", "events-hot", "graph-hot"):
+        clock, run = clock_for(ADD.device(args), name), Run(executable, args)
+        samples = sorted(clock.sample(run).seconds for _ in range(15))
+        took[name] = samples[7]
+        assert samples[11] - samples[3] < 0.5e-6
+    for cached in ("", "-hot"):
+        added = took[f"events{cached}"] - took[f"graph{cached}"]
+        assert 0.5e-6 < added < 4e-6, took
+    assert took["graph-hot"] < took["graph"]
+    torch.testing.assert_close(out, x + y)
+
+
+def test_what_is_declared_hot_is_read_from_the_cache() -> None:
+    n = 1 << 20  # 4 MiB each: they fit in the L2
+    x, y, out = vectors(n)
+    args = (grid, x, y, out, n, 1)
+    executable, clock = ready(ADD, SMALL, args), clock_for(ADD.device(args))
+
+    def took(*hot: torch.Tensor) -> float:
+        run = Run(executable, args, hot=hot)
+        return sorted(clock.sample(run).seconds for _ in range(15))[7]
+
+    cold, half, warm = took(), took(x), took(x, y)
+    assert warm < half < cold
+
+
+def test_a_sample_says_the_clock_where_it_can_be_read() -> None:
+    pytest.importorskip("pynvml")
+    x, y, out = vectors(4096)
+    args = (grid, x, y, out, 4096, 1)
+    hz = clock_for(ADD.device(args)).sample(Run(ready(ADD, SMALL, args), args)).clock_hz
+    assert hz is not None
+    assert 2e8 < hz < 3e9

@@ -19,7 +19,7 @@ class TimingAsked(Protocol):
     """The arguments of the decorator that are about timing; durations in milliseconds."""
 
     @property
-    def clock(self) -> Clock | None: ...
+    def clock(self) -> Clock | str | None: ...
     @property
     def do_bench(self) -> Callable[..., Any] | None: ...
     @property
@@ -66,7 +66,7 @@ class BenchRefused(TunesmithError):
     """A user's do_bench answered with no time."""
 
 
-def clock_asked_for(asked: TimingAsked, kernel: str) -> Clock | None:
+def clock_asked_for(asked: TimingAsked, kernel: str) -> Clock | str | None:
     """The Clock that `do_bench`, `use_cuda_graph`, `warmup` and `rep` ask for; `None` for the device's own."""
     timing = asked.use_cuda_graph or asked.warmup is not None or asked.rep is not None
     if asked.clock is not None and (timing or asked.do_bench is not None):

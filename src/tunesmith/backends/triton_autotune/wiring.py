@@ -46,7 +46,7 @@ class Wiring:
     opaque: tuple[str, ...]
     space: Space | Callable[..., Space]
     key: tuple[str, ...] | Callable[..., Mapping[str, object]]
-    clock: Clock | None
+    clock: Clock | str | None
     narrow: Callable[[Sequence[Config], Mapping[str, Any]], Sequence[Config]] | None
     around: Callable[[Mapping[str, Any]], Hooks] | None
     chosen: Callable[[Key, Choice, Mapping[str, Any], Any], None]
@@ -81,7 +81,7 @@ class Asked:
     use_cuda_graph: bool = False
     do_bench: Callable[..., Any] | None = None
     cache_results: bool = False
-    clock: Clock | None = None
+    clock: Clock | str | None = None
     name: str | None = None
     version: str | None = None
     depends: tuple[str, ...] = ()

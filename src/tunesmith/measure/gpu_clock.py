@@ -1,0 +1,257 @@
+"""The time of one launch on a GPU: between two of its events, or in a CUDA graph for kernels that are very short.
+
+Measured on an H200 (Triton 3.6, torch 2.11): two events with nothing between are 1.3 µs apart, and an empty kernel
+between them makes 2.7 µs, where in a row of launches in a graph it takes 0.8. So events add about 2 µs to each launch,
+the same to all: nothing to a kernel of 100 µs, two thirds of the figure for one of 1 µs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter
+from typing import Any, cast
+
+from tunesmith.core.device import Device
+from tunesmith.core.outcome import Sample
+from tunesmith.errors import BadInput, MissingEngine
+from tunesmith.kernel import Run
+from tunesmith.measure.allowed import why_not_to_measure
+from tunesmith.measure.gpu_state import GpuState
+
+#: A buffer so many times as large as the L2 cache leaves nothing of the arguments in it, whatever its policy.
+L2_TIMES = 4
+#: ... and where the cache's size is not known: four times the largest of the GPUs before 2024.
+USUAL_FLUSH_BYTES = 256 * 1024**2
+#: The GPU must still be flushing when the host has queued the launch: with this much to spare.
+SPARE = 1.5
+#: ... but is never kept busy with more flushes than this (some milliseconds): a launch that takes longer waits itself.
+MOST_FLUSHES = 64
+#: A graph's timed launches take together at least this on the GPU, so that the events' half microsecond is lost.
+GRAPH_S = 100e-6
+#: ... but are never more than this
+MOST_IN_GRAPH = 64
+
+
+class _GpuClock:
+    """What the GPU's clocks share: the arguments' device, the buffer that empties the cache, the state of the chip.
+
+    Args:
+        device: what the kernels run on.
+        cold: whether the L2 cache holds none of the arguments when a launch begins, but those of `Run.hot`.
+
+    Raises:
+        MissingEngine: without torch.
+    """
+
+    def __init__(self, device: Device, *, cold: bool = True) -> None:
+        try:
+            import torch
+        except ImportError:
+            raise MissingEngine("kernels on a GPU are timed through torch: pip install 'tunesmith[torch]'") from None
+        self._cuda: Any = torch.cuda
+        self._torch: Any = torch
+        self._cold, self._l2_bytes = cold, device.l2_bytes
+        self._flushes: dict[int, tuple[Any, float]] = {}
+        self._state = GpuState()
+        self.protocol = self.protocol_of(cold)
+
+    @classmethod
+    def protocol_of(cls, cold: bool) -> str:
+        """What the Key says of it."""
+        raise NotImplementedError
+
+    def sample(self, run: Run) -> Sample:
+        """Time one launch, alone on the GPU.
+
+        Raises:
+            BadInput: inside a CUDA graph's capture and while torch.compile traces.
+        """
+        why = why_not_to_measure()
+        if why:
+            raise BadInput(f"a kernel can't be timed {why}: what is queued there does not run yet")
+        index = _device_index(run.args)
+        with self._cuda.device(self._cuda.current_device() if index is None else index):
+            seconds = self._seconds(run)
+            hz = self._state.clock_hz(int(self._cuda.current_device()))
+        return Sample(max(seconds, 1e-9), clock_hz=hz)  # below the events' tick: a nanosecond, not nothing
+
+    def _seconds(self, run: Run) -> float:
+        raise NotImplementedError
+
+    def _launch_alone(self, run: Run) -> None:
+        if run.before is not None:
+            run.before()
+        run()
+        self._cuda.current_stream().synchronize()
+
+    def _warm(self, run: Run) -> None:
+        """Put what the caller declared hot into the cache, after it was emptied."""
+        for tensor in run.hot:
+            tensor.clone()
+
+    def _flush(self) -> tuple[Any, float]:
+        """The buffer of the current device, and how long a pass over it takes."""
+        index = int(self._cuda.current_device())
+        if index not in self._flushes:
+            l2 = self._l2_bytes or getattr(self._cuda.get_device_properties(index), "L2_cache_size", 0)
+            free = self._cuda.mem_get_info(index)[0]
+            size = max(1, min(L2_TIMES * l2 or USUAL_FLUSH_BYTES, free // 2))
+            buffer = self._torch.empty(size, dtype=self._torch.int8, device=f"cuda:{index}")
+            buffer.zero_()
+            self._flushes[index] = buffer, max(self._between(buffer.zero_), 1e-6)
+        return self._flushes[index]
+
+    def _between(self, act: Callable[[], object]) -> float:
+        """Seconds on the GPU from before to after what `act` queues."""
+        start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        act()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3
+
+
+class EventClock(_GpuClock):
+    """Time between two events of the GPU around one launch, on the arguments' device and in its current stream.
+
+    Before each launch a large buffer is overwritten: that empties the cache, and keeps the GPU busy until the host
+    has queued the launch, so that its own cost is in no sample. Where one pass is too short for that, as a launch
+    takes its time, more of them are made. With `cold=False` a launch that is not timed follows the buffer. The first
+    sample of a Run is preceded by a launch that is not timed (lazy loading). Waits for the GPU in `sample` alone. The
+    buffer goes when the clock does.
+    """
+
+    @classmethod
+    def protocol_of(cls, cold: bool) -> str:
+        return "cuda-events-cold-l2/1" if cold else "cuda-events-hot/1"
+
+    def _seconds(self, run: Run) -> float:
+        buffer, flush_s = self._flush()
+        if "flushes" not in run.state:
+            self._launch_alone(run)
+            run.state["flushes"] = 1
+        seconds, queued_s = self._timed(run, buffer)
+        wanted = math.ceil(SPARE * queued_s / flush_s)
+        if wanted > run.state["flushes"] and run.state["flushes"] < MOST_FLUSHES:
+            run.state["flushes"] = min(wanted, MOST_FLUSHES)
+            seconds, _ = self._timed(run, buffer)
+        return seconds
+
+    def _timed(self, run: Run, buffer: Any) -> tuple[float, float]:
+        """(seconds on the GPU, seconds the host took to queue the launch)."""
+        start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
+        if not self._cold:
+            self._untimed(run, buffer)
+        if run.before is not None:
+            run.before()
+        if self._cold:
+            for _ in range(run.state["flushes"]):
+                buffer.zero_()
+            self._warm(run)
+        begun = perf_counter()
+        start.record()
+        run()
+        end.record()
+        queued_s = perf_counter() - begun
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3, queued_s
+
+    def _untimed(self, run: Run, buffer: Any) -> None:
+        """Keep the GPU busy, then have the arguments read."""
+        for _ in range(run.state["flushes"]):
+            buffer.zero_()
+        if run.before is not None:
+            run.before()
+        run()
+
+
+class GraphClock(_GpuClock):
+    """Time of one launch in a CUDA graph: for kernels that are shorter than a launch, or will run in graphs.
+
+    Cold: a graph of so many times flush and launch, less a graph of as many flushes; hot: a graph of launches in a row.
+    Both graphs are made once for each Run; what has to be put back before a launch is in both. A kernel that can't be
+    captured fails, and says so.
+    """
+
+    @classmethod
+    def protocol_of(cls, cold: bool) -> str:
+        return "cuda-graph-cold-l2/1" if cold else "cuda-graph-hot/1"
+
+    def _seconds(self, run: Run) -> float:
+        if "graphs" not in run.state:
+            run.state["graphs"] = self._graphs(run)
+        whole, without, launches = run.state["graphs"]
+        self._flush()[0].zero_()  # the GPU is busy until the replay is queued
+        seconds = self._between(whole.replay)
+        if without is not None:
+            self._flush()[0].zero_()
+            seconds -= self._between(without.replay)
+        return seconds / launches
+
+    def _graphs(self, run: Run) -> tuple[Any, Any | None, int]:
+        """(with the launches, the same without them where there is something else in it, how many launches)."""
+        buffer, _ = self._flush()
+        self._launch_alone(run)
+        single = self._captured(run, 1)
+        alone_s = min(self._alone(run, single, buffer) for _ in range(3))  # the first replay uploads it
+        launches = max(1, min(MOST_IN_GRAPH, math.ceil(GRAPH_S / max(alone_s, 1e-6))))
+        others = self._cold or run.before is not None
+
+        def before() -> None:
+            if run.before is not None:
+                run.before()
+            if self._cold:
+                buffer.zero_()
+                self._warm(run)
+
+        def with_it() -> None:
+            before()
+            run()
+
+        whole = self._captured(with_it, launches)
+        without = self._captured(before, launches) if others else None
+        for graph in (whole, without):
+            if graph is not None:
+                graph.replay()  # the first replay uploads it
+        return whole, without, launches
+
+    def _alone(self, run: Run, single: Any, buffer: Any) -> float:
+        if run.before is not None:
+            run.before()
+        buffer.zero_()
+        return self._between(single.replay)
+
+    def _captured(self, act: Callable[[], object], times: int) -> Any:
+        """A graph of what `act` queues, so many times, captured on a stream of its own and in this thread alone."""
+        graph, stream = self._cuda.CUDAGraph(), self._cuda.Stream()
+        stream.wait_stream(self._cuda.current_stream())
+        with self._cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                for _ in range(times):
+                    act()
+            finally:
+                graph.capture_end()
+        self._cuda.current_stream().wait_stream(stream)
+        return graph
+
+
+def _device_index(args: Iterable[Any]) -> int | None:
+    """The GPU that the first tensor among the arguments is on, `None` if there is no tensor."""
+    for value in _flat(args):
+        device: Any = getattr(value, "device", None)
+        if getattr(device, "type", None) == "cuda":
+            return device.index
+    return None
+
+
+def _flat(args: Iterable[Any]) -> Iterator[Any]:
+    """Arguments, the items of tuples and lists, and the tensors under tensor descriptors."""
+    for value in args:
+        if isinstance(value, (tuple, list)):
+            yield from _flat(cast("Iterable[Any]", value))
+        else:
+            yield value
+            if hasattr(value, "block_shape") and hasattr(value, "base"):
+                yield value.base

@@ -1,0 +1,298 @@
+"""The GPU's clocks on a scripted torch.cuda: order of work, cold cache, the host's cost hidden, graphs, refusals."""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tunesmith import Config
+from tunesmith.backends.cpu import cpu
+from tunesmith.core.device import known_device
+from tunesmith.core.outcome import Resources
+from tunesmith.errors import BadInput, MissingEngine
+from tunesmith.kernel import Run
+from tunesmith.measure import gpu_clock as clocks
+from tunesmith.measure.clock import clock_for, protocol_for
+from tunesmith.measure.gpu_clock import EventClock
+from tunesmith.measure.gpu_state import GpuState
+
+H200 = known_device("NVIDIA H200")
+FLUSH_S, KERNEL_S = 60e-6, 5e-6
+
+
+@dataclass
+class Gpu:
+    """What was queued, on a GPU that takes fixed times; host time passes only in `launch`."""
+
+    free: int = 100 << 30
+    capturing: bool = False
+    current: int = 0
+    log: list[str] = field(default_factory=list)
+    host_s: float = 0.0  # now
+    gpu_s: float = 0.0  # when what is queued will be done
+    buffers: list[int] = field(default_factory=list)
+
+    graph: list[tuple[str, float]] | None = None  # under capture
+
+    def queue(self, what: str, seconds: float) -> None:
+        if self.graph is not None:
+            self.graph.append((what, seconds))
+            return
+        self.log.append(what)
+        self.gpu_s = max(self.gpu_s, self.host_s) + seconds
+
+
+def fake_torch(gpu: Gpu) -> types.ModuleType:
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.at = 0.0
+
+        def record(self) -> None:
+            gpu.log.append("event")
+            self.at = max(gpu.gpu_s, gpu.host_s)
+
+        def synchronize(self) -> None:
+            gpu.host_s = max(gpu.host_s, gpu.gpu_s)
+
+        def elapsed_time(self, end: Event) -> float:
+            return (end.at - self.at) * 1e3
+
+    class Buffer:
+        def __init__(self, size: int, **_: Any) -> None:
+            gpu.buffers.append(size)
+
+        def zero_(self) -> None:
+            gpu.queue("flush", FLUSH_S)
+
+    @contextmanager
+    def device(index: int) -> Iterator[None]:
+        before, gpu.current = gpu.current, index
+        yield
+        gpu.current = before
+
+    class Graph:
+        def capture_begin(self, capture_error_mode: str) -> None:
+            assert capture_error_mode == "thread_local"
+            gpu.graph = self.work = list[tuple[str, float]]()
+
+        def capture_end(self) -> None:
+            gpu.graph = None
+
+        def replay(self) -> None:
+            gpu.host_s += 10e-6
+            for what, seconds in self.work:
+                gpu.queue(what, seconds)
+
+    @contextmanager
+    def in_stream(stream: Any) -> Iterator[None]:
+        yield
+
+    torch: Any = types.ModuleType("torch")
+    stream = types.SimpleNamespace(synchronize=lambda: None, wait_stream=lambda other: None)
+    torch.cuda = types.SimpleNamespace(
+        Event=Event, device=device, current_device=lambda: gpu.current, mem_get_info=lambda index: (gpu.free, 0),
+        current_stream=lambda: stream, is_initialized=lambda: True,
+        is_current_stream_capturing=lambda: gpu.capturing,
+        get_device_properties=lambda index: types.SimpleNamespace(uuid=f"GPU-{index}"),
+        CUDAGraph=Graph, Stream=lambda: stream, stream=in_stream,
+    )  # fmt: skip
+    torch.compiler = types.SimpleNamespace(is_compiling=lambda: False)
+    torch.empty, torch.int8 = Buffer, None
+    return torch
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    made = Gpu()
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(made))
+    monkeypatch.setattr(clocks, "perf_counter", lambda: made.host_s)
+    return made
+
+
+@dataclass
+class Launched:
+    gpu: Gpu
+    host_s: float = 4e-6
+    config: Config = field(default_factory=Config)
+    resources: Resources = field(default_factory=Resources)
+
+    def launch(self, *args: Any) -> None:
+        self.gpu.host_s += self.host_s
+        self.gpu.queue(f"kernel on {self.gpu.current}", KERNEL_S)
+
+
+def tensor(index: int, gpu: Gpu | None = None) -> Any:
+    def clone() -> None:
+        assert gpu is not None
+        gpu.queue("read", 1e-6)
+
+    return types.SimpleNamespace(device=types.SimpleNamespace(type="cuda", index=index), clone=clone)
+
+
+def test_restore_then_flush_then_time(gpu: Gpu) -> None:
+    clock = clock_for(H200)
+    assert isinstance(clock, EventClock)
+    run = Run(Launched(gpu), ((1,), tensor(0)), before=lambda: gpu.log.append("restore"))
+    clock.sample(run)
+    gpu.log.clear()
+    assert clock.sample(run).seconds == pytest.approx(KERNEL_S)
+    assert gpu.log == ["restore", "flush", "event", "kernel on 0", "event"]
+
+
+def test_the_first_launch_is_not_timed(gpu: Gpu) -> None:
+    EventClock(H200).sample(Run(Launched(gpu), (tensor(0),)))
+    assert gpu.log.count("kernel on 0") == 2
+
+
+def test_it_times_on_the_tensors_gpu(gpu: Gpu) -> None:
+    EventClock(H200).sample(Run(Launched(gpu), ((8,), 4, (tensor(1),))))
+    assert "kernel on 1" in gpu.log
+    assert "kernel on 0" not in gpu.log
+    assert gpu.current == 0
+
+
+@pytest.mark.parametrize("launch_s", [50e-6, 300e-6])
+def test_a_slow_launch_gets_more_flushes_until_it_is_hidden(gpu: Gpu, launch_s: float) -> None:
+    clock, run = EventClock(H200), Run(Launched(gpu, launch_s), (tensor(0),))
+    assert clock.sample(run).seconds == pytest.approx(KERNEL_S)
+    gpu.log.clear()
+    assert clock.sample(run).seconds == pytest.approx(KERNEL_S)
+    assert gpu.log.count("kernel on 0") == 1
+
+
+def test_the_buffer_is_four_times_the_cache_and_never_more_than_half_of_what_is_free(gpu: Gpu) -> None:
+    EventClock(H200).sample(Run(Launched(gpu), (tensor(0),)))
+    gpu.free = 1 << 20
+    EventClock(H200).sample(Run(Launched(gpu), (tensor(0),)))
+    assert gpu.buffers == [4 * H200.l2_bytes, 1 << 19]
+
+
+def test_it_refuses_inside_a_capture_and_queues_nothing(gpu: Gpu) -> None:
+    clock = EventClock(H200)
+    gpu.capturing = True
+    with pytest.raises(BadInput, match="capture"):
+        clock.sample(Run(Launched(gpu), (tensor(0),)))
+    assert gpu.log == []
+
+
+def test_without_torch_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingEngine, match="pip install"):
+        clock_for(H200)
+
+
+def test_what_is_declared_hot_is_read_after_the_cache_is_emptied(gpu: Gpu) -> None:
+    clock, x = EventClock(H200), tensor(0, gpu)
+    run = Run(Launched(gpu), (x,), hot=(x,))
+    clock.sample(run)
+    gpu.log.clear()
+    assert clock.sample(run).seconds == pytest.approx(KERNEL_S)
+    assert gpu.log == ["flush", "read", "event", "kernel on 0", "event"]
+
+
+def test_hot_is_after_a_launch_that_is_not_timed(gpu: Gpu) -> None:
+    clock, run = (
+        clock_for(H200, "events-hot"),
+        Run(Launched(gpu), (tensor(0),), before=lambda: gpu.log.append("restore")),
+    )
+    clock.sample(run)
+    gpu.log.clear()
+    assert clock.sample(run).seconds == pytest.approx(KERNEL_S)
+    assert gpu.log == ["flush", "restore", "kernel on 0", "restore", "event", "kernel on 0", "event"]
+
+
+# --- in a graph ---
+
+
+@pytest.mark.parametrize("name", ["graph", "graph-hot"])
+@pytest.mark.parametrize("restores", [False, True])
+@pytest.mark.parametrize("launch_s", [4e-6, 500e-6])
+def test_a_graph_times_the_kernel_alone(gpu: Gpu, name: str, restores: bool, launch_s: float) -> None:
+    before = (lambda: gpu.queue("restore", 2e-6)) if restores else None
+    clock, run = clock_for(H200, name), Run(Launched(gpu, launch_s), (tensor(0),), before=before)
+    for _ in range(3):
+        assert clock.sample(run).seconds == pytest.approx(KERNEL_S)
+    gpu.log.clear()
+    clock.sample(run)
+    flushes, kernels = gpu.log.count("flush"), gpu.log.count("kernel on 0")
+    assert kernels == math.ceil(clocks.GRAPH_S / KERNEL_S)
+    assert flushes - (2 if name == "graph" or restores else 1) == (2 * kernels if name == "graph" else 0)
+
+
+def test_a_kernel_that_cannot_be_captured_fails_and_leaves_no_capture(gpu: Gpu) -> None:
+    launched, calls = Launched(gpu), []
+
+    def launch(*args: Any) -> None:
+        calls.append(gpu.graph is not None)
+        if gpu.graph is not None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    launched.launch = launch  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="capturing"):
+        clock_for(H200, "graph").sample(Run(launched, (tensor(0),)))
+    assert gpu.graph is None
+    assert calls[-1]
+
+
+def test_each_way_of_timing_has_its_protocol_and_a_wrong_name_the_good_ones() -> None:
+    names = ["events", "events-hot", "graph", "graph-hot"]
+    assert len({protocol_for(H200, name) for name in names}) == 4
+    assert protocol_for(H200) == protocol_for(H200, "events")
+    with pytest.raises(BadInput, match="unknown way of timing 'graphs': did you mean 'graph'"):
+        protocol_for(H200, "graphs")
+    with pytest.raises(BadInput, match="wall"):
+        clock_for(cpu(), "graph")
+
+
+# --- the chip's state ---
+
+
+class Nvml(types.ModuleType):
+    NVMLError, NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = RuntimeError, 1, 0
+
+    def __init__(self, reasons: int) -> None:
+        super().__init__("pynvml")
+        self.reasons, self.asked = reasons, 0
+
+    def nvmlInit(self) -> None: ...
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return uuid
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
+        self.asked += 1
+        return 1605
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
+        return 687_000
+
+    def nvmlDeviceGetTemperature(self, handle: str, kind: int) -> int:
+        return 61
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
+        return self.reasons
+
+
+@pytest.mark.parametrize(("bits", "limits"), [(0x4, ("the power limit",)), (0x1, ()), (0, ())])
+def test_a_sample_carries_the_clock_and_a_reading_says_what_holds_it_back(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch, bits: int, limits: tuple[str, ...]
+) -> None:
+    nvml = Nvml(bits)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    clock, run = EventClock(H200), Run(Launched(gpu), (tensor(0),))
+    assert clock.sample(run).clock_hz == 1605e6
+    clock.sample(run)
+    assert nvml.asked == 1  # a reading serves some milliseconds
+    reading = GpuState().reading(0)
+    assert (reading.power_w, reading.temperature_c, reading.limits) == (687.0, 61.0, limits)
+
+
+def test_without_nvml_a_sample_has_no_clock(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert EventClock(H200).sample(Run(Launched(gpu), (tensor(0),))).clock_hz is None
