@@ -12,11 +12,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, S
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
+from tunesmith.core.model import Prediction
 from tunesmith.core.outcome import Failed, Measured, Resources, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
@@ -31,6 +32,8 @@ from tunesmith.store import Store
 from tunesmith.turns import Turns
 from tunesmith.workers import compile_all
 
+#: A Config, and what its compiler reported if that is known → what a model says of it, `None` if it can't.
+Predict: TypeAlias = "Callable[[Config, Resources | None], Prediction | None]"
 #: Of a budget, the part that compiling may take before the race begins with what is there.
 COMPILE_SHARE = 0.6
 
@@ -46,6 +49,7 @@ class Subject:
         around: makes what else is done around each launch.
         hot: arguments that are in the cache when a launch begins.
         ranked: whether the Space lists its Configs best first.
+        predict: what the kernel's model says of a Config, from its knobs or from what its compiler reported.
     """
 
     kernel: Kernel
@@ -58,6 +62,7 @@ class Subject:
     zero: tuple[str, ...] = ()
     around: Callable[[], Around] | None = None
     ranked: bool = False
+    predict: Predict | None = None
     hot: tuple[str, ...] = ()
 
     @property
@@ -203,6 +208,10 @@ class Evaluation:
         """What the compilers are given; made when one of them is free."""
         kernel, problem, device = self.subject.kernel, self.subject.exact, self.subject.device
         for config in batch:
+            prediction = None if self.subject.predict is None else self.subject.predict(config, None)
+            if prediction is not None and prediction.cut:
+                yield config, Failed("cut", prediction.cut)
+                continue
             job, failure, error = attempt("compile", lambda c=config: kernel.compile_job(c, problem, device))
             self.first_error = self.first_error or error
             yield config, failure or job

@@ -15,7 +15,8 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from tunesmith.core.config import Config
-from tunesmith.evaluate import Subject
+from tunesmith.core.model import queue
+from tunesmith.evaluate import Predict, Subject
 from tunesmith.store import Store
 
 #: The nearest Problem may be far off in another direction than the second: a few compilations, to begin among the best.
@@ -29,16 +30,22 @@ def promising(subject: Subject, default: Callable[[], Config], store: Store) -> 
     return [config for config in found if config in subject.space]
 
 
-def most_promising_first(batch: Iterable[Config], first: Sequence[Config], seed: int | None) -> list[Config]:
+def most_promising_first(
+    batch: Iterable[Config], first: Sequence[Config], seed: int | None, predict: Predict | None = None
+) -> list[Config]:
     """A batch in the order in which it is compiled.
 
     Args:
         first: those that come first, where they are of the batch.
         seed: shuffles the others; `None` leaves them in their order.
+        predict: puts the others in a model's order. What it cuts comes last, what it calls equal stays shuffled.
     """
     others = dict.fromkeys(batch)
     ahead = [config for config in first if config in others]
     rest = [config for config in others if config not in ahead]
     if seed is not None:
         random.Random(seed).shuffle(rest)
+    if predict is not None:
+        modelled = dict.fromkeys(queue({config: predict(config, None) for config in rest}).tried)
+        rest = [*modelled, *[config for config in rest if config not in modelled]]
     return [*ahead, *rest]

@@ -138,7 +138,8 @@ def _follow(
     try:
         batch = next(steps)
         while True:
-            ordered = most_promising_first([*first, *batch], first, None if subject.ranked else state.effort.seed)
+            seed, predict = (None, None) if subject.ranked else (state.effort.seed, subject.predict)
+            ordered = most_promising_first([*first, *batch], first, seed, predict)
             new = [c for c in ordered if c not in known and c not in state.trials]
             if new or needed:
                 state.evaluate([*again, *[c for c in new if c not in again]])

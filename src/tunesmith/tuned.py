@@ -385,8 +385,9 @@ class TunedKernel:
         space = self._space_for(call.exact, device)
         compiled = kernel.for_call(call.args)
         subject = Subject(
-            compiled, key, call.exact, space, device, call.args, declared.restore, declared.zero, hot=declared.hot
-        )
+            compiled, key, call.exact, space, device, call.args, declared.restore, declared.zero, hot=declared.hot,
+            predict=None if declared.model is None else declared.model.predictor(call.exact, device),
+        )  # fmt: skip
         around = self._frontend.around
         return subject if around is None else replace(subject, around=lambda: around(subject.arguments))
 

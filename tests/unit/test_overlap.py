@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.fakes import ScriptedClock
 
-from tunesmith import Config, Measured, Sample, Space, TunedKernel, autotune
+from tunesmith import Config, Measured, Problem, Sample, Space, TunedKernel, Work, autotune
 from tunesmith.backends.call import CallableKernel
 from tunesmith.backends.cpu import cpu
 from tunesmith.core.device import Device, known_device
@@ -208,6 +208,17 @@ def test_a_budget_for_a_few_compilations_goes_to_the_default_and_the_neighbours_
     assert 2 < len(looked_at) < 50
     assert looked_at[2:] != sorted(looked_at[2:]), "spread over the Space"
     assert f.lookup(X, 128).config == Config(c=77)  # type: ignore[union-attr]
+
+
+def test_a_model_says_which_of_the_others_come_first(tmp_path: Path, one_compiler: None) -> None:
+    def work(problem: Problem, config: Config) -> Work:
+        return Work(blocks=132, threads=128, flops=1e6 * (1 + abs(int(config["c"]) - 30)), dtype="float16")  # type: ignore[call-overload]
+
+    kernel = SlowlyCompiled(tmp_path, H200, lambda config: 0.05)
+    f = tuned(kernel, ScriptedClock(by_c), 100, default=Config(c=50), model=work)
+    looked_at = compiled_first(f, kernel, 64)
+    assert looked_at[0] == 50
+    assert set(looked_at[1:4]) == {29, 30, 31}
 
 
 def test_a_neighbours_winner_that_the_space_refuses_is_left_out(tmp_path: Path) -> None:
