@@ -214,7 +214,7 @@ def _unfinished(trials: Iterable[Trial], rounds: int) -> list[Trial]:
 
 def _follow(state: _State, known: Mapping[Config, Trial], again: Sequence[Config], needed: bool) -> None:
     """Drive the strategy: hand it the Trials it asks for, from the store or by measuring."""
-    steps = strategy(state.effort.strategy, state.subject.space, state.effort.seed)
+    steps = strategy(state.effort.strategy, state.subject.space, state.effort.seed, starts=list(known), say=say)
     try:
         batch = next(steps)
         while True:
