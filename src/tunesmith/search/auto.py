@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from importlib.util import find_spec
 
 from tunesmith.core.space import ENUMERATED
-from tunesmith.errors import TunesmithWarning
+from tunesmith.errors import MissingEngine, TunesmithWarning
 from tunesmith.search.evolution import evolution
 from tunesmith.search.exhaustive import exhaustive
 from tunesmith.search.setting import Setting, Strategy
@@ -21,12 +20,8 @@ def auto(setting: Setting) -> Strategy:
     space, reach = setting.space, setting.most if setting.most is not None else WHOLE
     if space.cardinality <= ENUMERATED and space.size <= reach:
         return exhaustive(setting)
-    if find_spec("numpy") is not None:
+    try:
         return surrogate(setting)
-    warnings.warn(
-        "numpy is not installed: the Space is searched by 'evolution', which needs more Configs than 'surrogate' to "
-        "come as close to the best; pip install 'tunesmith[search]'",
-        TunesmithWarning,
-        stacklevel=2,
-    )
-    return evolution(setting)
+    except MissingEngine as error:
+        warnings.warn(f"{error}; the Space is searched by 'evolution' meanwhile", TunesmithWarning, stacklevel=2)
+        return evolution(setting)
