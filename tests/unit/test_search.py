@@ -14,7 +14,7 @@ from tunesmith import Config, Failed, Measured, Sample, Space, Trial, TunedKerne
 from tunesmith.core.outcome import choice_from_data, choice_to_data
 from tunesmith.errors import BadInput, MissingEngine, TunesmithWarning
 from tunesmith.search import STRATEGIES, Step, strategy
-from tunesmith.search.columns import columns
+from tunesmith.search.columns import Encoder
 
 
 def drive(name: str, space: Space, times: dict[Config, float] | None = None, **setting: object) -> list[list[Config]]:
@@ -194,8 +194,8 @@ def test_no_strategy_is_loaded_with_numpy() -> None:
 
 
 def rows(space: Space) -> dict[Config, list[float]]:
-    configs = list(space)
-    return {config: [column(config) for column in columns(space, configs)] for config in configs}
+    encoder = Encoder(space, list(space))
+    return {config: encoder.row(config)[0] for config in space}
 
 
 def test_sizes_are_seen_by_their_ratio_and_names_all_equally_far() -> None:
@@ -204,6 +204,14 @@ def test_sizes_are_seen_by_their_ratio_and_names_all_equally_far() -> None:
     names = list(rows(Space(layout=tunesmith.choices("nn", "nt", "tt"))).values())
     apart = {sum((x - y) ** 2 for x, y in zip(a, b, strict=True)) for a in names for b in names if a is not b}
     assert [round(far, 6) for far in apart] == [1.0]
+
+
+def test_values_share_a_code_exactly_where_they_are_equal() -> None:
+    space = Space.of([Config(a=1), Config(a=True), Config(a=1.0), Config(a=(1, "x")), Config(b=1), Config(a=1, b=1)])
+    encoder = Encoder(space, list(space))
+    codes = [encoder.row(config)[1] for config in space]
+    assert [code[0] for code in codes] == [0, 1, 2, 3, 4, 0]
+    assert len({tuple(encoder.row(config)[0]) for config in space}) == 6
 
 
 def test_variants_numbered_from_0_are_names() -> None:

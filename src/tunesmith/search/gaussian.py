@@ -11,6 +11,8 @@ import numpy as np
 SCALE, SCALE_SPREAD = 0.8, 0.8
 #: The same of the noise's part in the variance.
 NOISE, NOISE_SPREAD, NOISE_RANGE = 1e-3, 2.0, (1e-6, 0.3)
+#: Points that are taken in before memory is made for more.
+ROOM = 32
 #: The process's variance: so many observations' worth of belief that it is 1.
 VARIANCE_WEIGHT = 2.0
 
@@ -66,27 +68,31 @@ class Process:
         covariance = matern(squared_distances(self._points, self._points))
         covariance[np.diag_indices(len(points))] += self.noise
         self._inverse = np.linalg.inv(np.linalg.cholesky(covariance))
-        self._rows = self._inverse @ matern(squared_distances(self._points, self._candidates))
-        self._explained = (self._rows**2).sum(0)
+        rows = self._inverse @ matern(squared_distances(self._points, self._candidates))
+        self._rows = np.empty((len(points) + ROOM, len(candidates)))  # grows in place: it is large
+        self._rows[: len(points)] = rows
+        self._explained = (rows**2).sum(0)
 
     def add(self, point: Any) -> None:
         """Take in one point (d,) more."""
         new = (point / self.scales)[None]
         last = self._inverse @ matern(squared_distances(self._points, new))[:, 0]
         pivot = math.sqrt(max(1.0 + self.noise - float(last @ last), 1e-8))
-        row = (matern(squared_distances(new, self._candidates))[0] - last @ self._rows) / pivot
         n = len(last)
+        row = (matern(squared_distances(new, self._candidates))[0] - last @ self._rows[:n]) / pivot
+        if n == len(self._rows):
+            self._rows = np.vstack([self._rows, np.empty((ROOM, len(row)))])
+        self._rows[n] = row
         inverse = np.zeros((n + 1, n + 1))
         inverse[:n, :n], inverse[n, :n], inverse[n, n] = self._inverse, -(last @ self._inverse) / pivot, 1.0 / pivot
-        self._inverse, self._rows = inverse, np.vstack([self._rows, row])
-        self._points = np.vstack([self._points, new])
-        self._explained = self._explained + row**2
+        self._inverse, self._points = inverse, np.vstack([self._points, new])
+        self._explained += row**2
 
     def predict(self, values: Any) -> tuple[Any, Any]:
         """(mean, standard deviation) at each candidate, given a value for each point taken in."""
         weights = self._inverse @ values
         variance = _variance(weights)
-        return weights @ self._rows, np.sqrt(np.maximum(1.0 - self._explained, 1e-8) * variance)
+        return weights @ self._rows[: len(weights)], np.sqrt(np.maximum(1.0 - self._explained, 1e-8) * variance)
 
 
 def expected_improvement(best: float, mean: Any, deviation: Any) -> Any:

@@ -9,7 +9,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Measured, Trial, Untried
 from tunesmith.core.space import ENUMERATED
 from tunesmith.errors import MissingEngine
-from tunesmith.search.columns import columns
+from tunesmith.search.columns import Encoder
 from tunesmith.search.setting import Setting, Strategy
 
 #: Configs in all when nothing else is said.
@@ -32,6 +32,9 @@ SHARE = 1 / 16
 CANDIDATES = 2000
 #: The fastest so many have their neighbours judged; the first two of them their neighbours' neighbours too.
 NEAR, NEAR_TWICE = 6, 2
+#: From so many on, each third choice is a neighbour of one of the fastest instead, the one of least predicted time
+#: among a few random ones: a model may be wrong about a corner that is one step away.
+LOCAL_FROM, LOCAL_EVERY, LOCAL_AMONG = 30, 3, 6
 #: A Space too large to enumerate is known by so many random Configs and what is found near them.
 KNOWN = 4000
 
@@ -82,12 +85,11 @@ class _Field:
         space = self._space = setting.space
         self._whole, self._rng, self._np = space.cardinality <= ENUMERATED, rng, np
         first = list(space) if self._whole else space.sample(KNOWN, setting.seed)
-        self._columns = columns(space, [*first, *setting.starts])
+        self._encoder = Encoder(space, [*first, *setting.starts])
         self.configs: list[Config] = []
         self._place: dict[Config, int] = {}
-        self._codes: dict[str, dict[str, int]] = {knob: {} for knob in space.knobs}
-        self._rows: Any = np.empty((0, max(1, len(self._columns))))
-        self._coded: Any = np.empty((0, len(self._codes)), np.int32)
+        self._rows: Any = np.empty((0, self._encoder.width))
+        self._coded: Any = np.empty((0, len(space.knobs)), np.int32)
         self._add([*first, *setting.starts])
         self.asked: list[int] = []
         self.values: dict[int, float] = {}
@@ -103,17 +105,9 @@ class _Field:
         for config in new:
             self._place[config] = len(self.configs)
             self.configs.append(config)
-        rows = [[column(config) for column in self._columns] or [0.0] for config in new]
+        rows, codes = zip(*map(self._encoder.row, new), strict=True)
         self._rows = np.vstack([self._rows, np.array(rows, float)])
-        self._coded = np.vstack([self._coded, np.array([self._code(config) for config in new], np.int32)])
-
-    def _code(self, config: Config) -> list[int]:
-        """Each knob's value as a number: equal numbers, equal values."""
-        numbers: list[int] = []
-        for knob, seen in self._codes.items():
-            text = repr(config[knob]) if knob in config else ""
-            numbers.append(seen.setdefault(text, len(seen)))
-        return numbers
+        self._coded = np.vstack([self._coded, np.array(codes, np.int32)])
 
     # --- asking and learning ---
 
@@ -172,6 +166,8 @@ class _Field:
             said = [model.predict(values) for model in self._models]
             gain = sum(expected_improvement(best, mean, deviation) for mean, deviation in said)
             at = int(np.where(open_, gain, -1.0).argmax())
+            if len(self.asked) >= LOCAL_FROM and len(self.asked) % LOCAL_EVERY == 0:
+                at = self._neighbour(open_, sum(mean for mean, _ in said), at)
             chosen += self.ask([self.configs[int(self._near[at])]])
             values = np.append(values, np.mean([mean[at] for mean, _ in said]))
             self._take(int(self._near[at]))
@@ -179,6 +175,22 @@ class _Field:
             self._renew_at = 0.0
             return self.spread(n)
         return chosen
+
+    def _neighbour(self, open_: Any, mean: Any, otherwise: int) -> int:
+        """Among the candidates, one that differs in one knob from one of the fastest."""
+        np = self._np
+        coded, near = self._coded[self._near], np.zeros(len(open_), bool)
+        for place in self._fastest()[: 1 + int(self._rng.integers(NEAR))]:
+            near |= (coded != self._coded[place]).sum(1) == 1
+        places = np.flatnonzero(near & open_)
+        if not len(places):
+            return otherwise
+        some = self._rng.choice(places, min(LOCAL_AMONG, len(places)), replace=False)
+        return int(some[mean[some].argmin()])
+
+    def _fastest(self) -> list[int]:
+        """Places of the few fastest."""
+        return sorted(self.values, key=lambda place: (self.values[place], place))[:NEAR]
 
     def _known(self) -> tuple[list[int], Any]:
         """(places, standardised values) of what was measured or failed; a failure counts as slow."""
@@ -213,7 +225,7 @@ class _Field:
     def _candidates(self) -> Any:
         """Places of what the models are to judge."""
         np = self._np
-        fastest = sorted(self.values, key=lambda place: (self.values[place], place))[:NEAR]
+        fastest = self._fastest()
         if not self._whole:
             self._add([near for place in fastest for near in self._space.neighbours(self.configs[place])])
         free = self._free()
