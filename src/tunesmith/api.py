@@ -45,7 +45,7 @@ def autotune(
     make_inputs: MakeInputs | None = None,
     reference: Callable[..., Any] | None = None,
     policy: Literal["default", "lookup", "search"] | None = None,
-    strategy: str = "exhaustive",
+    strategy: str = "auto",
     budget_s: float | None = None,
     clock: Clock | None = None,
     version: str | None = None,

@@ -179,8 +179,6 @@ class TestOptuna:
             pytest.importorskip("cmaes")
         if sampler == "optuna:gp":
             pytest.importorskip("torch")
-        if sampler == "optuna:qmc":
-            pytest.importorskip("scipy")
         space = tiles()
         start = Config(BLOCK_M=128, BLOCK_N=32, warps=1, order="row", vector=False)
         seen = asked(sampler, space, most=20, starts=[start])

@@ -18,7 +18,6 @@ SAMPLERS: Mapping[str, str] = {
     "gp": "GPSampler",
     "cmaes": "CmaEsSampler",
     "nsgaii": "NSGAIISampler",
-    "qmc": "QMCSampler",
     "random": "RandomSampler",
 }
 #: Configs in all when nothing else is said.
