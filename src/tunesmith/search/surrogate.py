@@ -27,14 +27,14 @@ GROWTH = 1.15
 #: Slower than this quantile is just slow: how slow says nothing of where the fastest is.
 SLOW = 0.8
 #: A batch is at most this part of what is known: early answers are worth waiting for.
-SHARE = 1 / 16
+SHARE = 1 / 32
 #: Candidates that the models judge; in a larger Space, half of them near the fastest and the rest random.
 CANDIDATES = 2000
 #: The fastest so many have their neighbours judged; the first two of them their neighbours' neighbours too.
 NEAR, NEAR_TWICE = 6, 2
-#: From so many on, each third choice is a neighbour of one of the fastest instead, the one of least predicted time
+#: From so many on, each second choice is a neighbour of one of the fastest instead, the one of least predicted time
 #: among a few random ones: a model may be wrong about a corner that is one step away.
-LOCAL_FROM, LOCAL_EVERY, LOCAL_AMONG = 30, 3, 6
+LOCAL_FROM, LOCAL_EVERY, LOCAL_AMONG = 30, 2, 6
 #: A Space too large to enumerate is known by so many random Configs and what is found near them.
 KNOWN = 4000
 
