@@ -95,7 +95,8 @@ class _Field:
         self.values: dict[int, float] = {}
         self.failed: set[int] = set()
         self._models: list[Any] = []
-        self._renew_at, self._near, self._taken = 0.0, np.empty(0, int), 0
+        self._taken: list[int] = []  # what the models have taken in, in order
+        self._renew_at, self._near = 0.0, np.empty(0, int)
 
     def _add(self, configs: Sequence[Config]) -> None:
         np = self._np
@@ -212,15 +213,15 @@ class _Field:
             for model in self._models:
                 model.walk(rows, values, self._rng, steps)
             self._near, self._renew_at = self._candidates(), len(points) * GROWTH
-        if renewed or self._taken != len(points):  # they differ where something asked for was not tried
+        if renewed or self._taken != points:  # they differ where something asked for was not tried
             for model in self._models:
                 model.condition(rows, self._rows[self._near])
-            self._taken = len(points)
+            self._taken = points
 
     def _take(self, place: int) -> None:
         for model in self._models:
             model.add(self._rows[place])
-        self._taken += 1
+        self._taken.append(place)
 
     def _candidates(self) -> Any:
         """Places of what the models are to judge."""
