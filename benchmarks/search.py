@@ -29,7 +29,7 @@ from tunesmith import Config, Failed, Measured, Sample, Space, Trial
 from tunesmith.search import strategy
 
 BUDGETS = (20, 50, 100, 200)
-OURS = ("auto", "descent", "evolution", "random")
+OURS = ("auto", "descent", "evolution")
 #: Within this factor of the best counts as found.
 NEAR = 1.05
 #: What a run has found whose every Config failed.
@@ -169,7 +169,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--spaces", type=Path, default=FOLDER, help="a folder of recorded spaces")
     parser.add_argument("--keep", type=Path, help="a file that collects runs; those in it are not run again")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/results/search-recorded.json")
+    parser.add_argument("--write", action="store_true", help="write search-recorded.json")
+    parser.add_argument("--folder", type=Path, default=_results.FOLDER, help="where the result goes")
     options = parser.parse_args()
     spaces, peers = recorded_spaces(options.spaces), list(MODULES)
     table = all_runs(spaces, options.seeds, options.keep, peers)
@@ -189,6 +190,7 @@ def main() -> None:
             },
             command=f"python benchmarks/search.py --seeds {options.seeds} --write",
             rows=rows, summary=summary,
+            folder=options.folder,
             versions={name: _results.version(name) for name in ("kernel-tuner", "numpy", "scipy")},
         )  # fmt: skip
         print(path)
