@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 import tunesmith
-from tunesmith import Problem, Space
+from tunesmith import Problem, Space, Tiles
 
 
 def grid(meta: dict[str, Any]) -> tuple[int]:
@@ -35,7 +35,7 @@ SPACE = Space(
 ).where(lambda BLOCK_M, BLOCK_N: BLOCK_M * BLOCK_N <= 128 * 256, "an accumulator of more would spill")  # fmt: skip
 
 
-@tunesmith.autotune(space=SPACE, key=["M", "N", "K"], make_inputs=inputs)
+@tunesmith.autotune(space=SPACE, key=["M", "N", "K"], make_inputs=inputs, model=Tiles())
 @triton.jit
 def gemm(
     a, b, c, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr = 8

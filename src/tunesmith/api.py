@@ -47,8 +47,9 @@ def autotune(
     reference: Callable[..., Any] | None = None,
     model: Model | WorkOf | None = None,
     policy: Literal["default", "lookup", "search"] | None = None,
-    strategy: str = "exhaustive",
+    strategy: str = "auto",
     budget_s: float | None = None,
+    candidates: int | None = None,
     clock: Clock | Literal["wall", "events", "events-hot", "graph", "graph-hot"] | None = None,
     hot: Sequence[str] = (),
     version: str | None = None,
@@ -93,6 +94,8 @@ def autotune(
         policy: this kernel's own policy; a scope or the environment overrides it.
         strategy: how a search goes through the Space.
         budget_s: seconds one search may take.
+        candidates: how many Configs one search may try; of a kernel with a `model`, those that it ranks first, and a
+            tenth from the others.
         clock: what takes the time: an object, or a way of timing by name: `events` (the usual one on a GPU) with a cold
             L2 cache, `graph` for kernels shorter than a launch, each with `-hot` for arguments in the cache; `wall`
             on the CPU.
@@ -131,7 +134,7 @@ def autotune(
             dims=tuple(dims) if dims is not None else () if callable(said) else tuple(dict.fromkeys(said)),
             flags=dict(flags or {}), make_inputs=make_inputs, reference=reference,
             model=None if model is None else Model.of(model),
-            policy=policy, effort=Effort(strategy, budget_s), clock=own_clock, hot=tuple(hot),
+            policy=policy, effort=Effort(strategy, budget_s, candidates), clock=own_clock, hot=tuple(hot),
             fixed=options or Config(),
         )  # fmt: skip
 

@@ -73,13 +73,20 @@ class Subject:
 
 @dataclass(frozen=True)
 class Effort:
-    """How a search goes about it: strategy's name, seconds at most (`None`: no limit), compilers at once, seed.
+    """How a search goes about it.
 
-    Waiting for another search on the device does not count; it may take `wait_s` in all.
+    Attributes:
+        strategy: its name.
+        budget_s: seconds at most, `None` for no limit. Waiting for another search on the device does not count; it may
+            take `wait_s` in all.
+        candidates: Configs at most, `None` for as many as the strategy wants. Of a kernel with a model they are those
+            that the model ranks first, and a tenth from the others.
+        jobs: compilers at once.
     """
 
-    strategy: str = "exhaustive"
+    strategy: str = "auto"
     budget_s: float | None = None
+    candidates: int | None = None
     jobs: int = 1
     seed: int = 0
     wait_s: float = 600.0

@@ -13,6 +13,7 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.measure.pick import Verdict
+from tunesmith.search import Step
 from tunesmith.turns import Turns
 
 
@@ -107,7 +108,7 @@ class Summary:
         return {**counts, "untried": self.cardinality - sum(counts.values())}
 
 
-Event: TypeAlias = "Preparing | Started | Compiling | Compiled | Racing | Sampled | Summary"
+Event: TypeAlias = "Preparing | Started | Compiling | Compiled | Racing | Sampled | Step | Summary"
 Watcher: TypeAlias = Callable[[Event], None]
 
 _watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("tunesmith_watchers", default=())

@@ -31,14 +31,16 @@ def promising(subject: Subject, default: Callable[[], Config], store: Store) -> 
 
 
 def most_promising_first(
-    batch: Iterable[Config], first: Sequence[Config], seed: int | None, predict: Predict | None = None
-) -> list[Config]:
+    batch: Iterable[Config], first: Sequence[Config], seed: int | None, predict: Predict | None = None,
+    bound: int | None = None,
+) -> list[Config]:  # fmt: skip
     """A batch in the order in which it is compiled.
 
     Args:
         first: those that come first, where they are of the batch.
         seed: shuffles the others; `None` leaves them in their order.
         predict: puts the others in a model's order. What it cuts comes last, what it calls equal stays shuffled.
+        bound: with a model, how many Configs to compile; `None` for all.
     """
     others = dict.fromkeys(batch)
     ahead = [config for config in first if config in others]
@@ -46,6 +48,7 @@ def most_promising_first(
     if seed is not None:
         random.Random(seed).shuffle(rest)
     if predict is not None:
-        modelled = dict.fromkeys(queue({config: predict(config, None) for config in rest}).tried)
-        rest = [*modelled, *[config for config in rest if config not in modelled]]
+        predictions = {config: predict(config, None) for config in rest}
+        ranked = queue(predictions, None if bound is None else max(1, bound - len(ahead)))
+        rest = [*ranked.tried, *[config for config, found in predictions.items() if found is not None and found.cut]]
     return [*ahead, *rest]

@@ -16,7 +16,7 @@ from tunesmith.kernel import Clock
 from tunesmith.options import Options, Policy
 from tunesmith.store import Store, StoredChoice
 from tunesmith.tables import Tables
-from tunesmith.tune import ONLY, is_searching, search
+from tunesmith.tune import BOUND, ONLY, is_searching, search
 
 #: A Choice of the default track and a miss of the lookup track have this source.
 DEFAULT = "default"
@@ -101,7 +101,7 @@ def find(
     """
     if subject.space.only is not None:
         return Choice(subject.space.only, "search", ONLY), None
-    known = fresh_choice(subject, store, tables, effort.budget_s)
+    known = fresh_choice(subject, store, tables, effort)
     if known is not None:
         return known, None
     if options.read_only:
@@ -111,7 +111,7 @@ def find(
     # Whoever is being measured holds the device's lock, and must not wait for someone who waits for that lock.
     wait_s = 0.0 if is_searching() else effort.wait_s
     with store.claim(subject.key, wait_s) as claimed:
-        known = fresh_choice(subject, store, tables, effort.budget_s)
+        known = fresh_choice(subject, store, tables, effort)
         if known is not None:
             return known, None
         if not claimed:
@@ -131,18 +131,21 @@ def _meanwhile(config: Config, why: str) -> Choice:
     return Choice(config, "search", MEANWHILE, note=f"{why}: the default serves meanwhile")
 
 
-def fresh_choice(subject: Subject, store: Store, tables: Sequence[Tables], budget_s: float | None) -> Choice | None:
+def fresh_choice(subject: Subject, store: Store, tables: Sequence[Tables], effort: Effort) -> Choice | None:
     """What is known and needs no search: the store's Choice for just this Space and these versions, or a table's row
     for just this Problem."""
     stored = store.choice(subject.key)
     if stored is not None:
-        return known_choice(subject, store, (), "search") if _current(subject, stored, budget_s) else None
+        return known_choice(subject, store, (), "search") if _current(subject, stored, effort) else None
     known = known_choice(subject, store, tables, "search") if tables else None
     return known if known is None or not known.distance else None
 
 
-def _current(subject: Subject, stored: StoredChoice, budget_s: float | None) -> bool:
-    """Whether a search would end with the same: the same Space, the same versions, and not more time than it had."""
+def _current(subject: Subject, stored: StoredChoice, effort: Effort) -> bool:
+    """Whether a search would end with the same: the same Space and versions, not more time or Configs than it had."""
     choice = stored.choice
-    cut_short = bool(choice.partial) and (budget_s is None or budget_s > (choice.budget_s or 0.0))
+    if choice.partial == BOUND:
+        cut_short = effort.candidates is None or effort.candidates > (choice.most or 0)
+    else:
+        cut_short = bool(choice.partial) and (effort.budget_s is None or effort.budget_s > (choice.budget_s or 0.0))
     return choice.space == subject.space.digest and not subject.key.stale(stored.soft) and not cut_short

@@ -26,6 +26,7 @@ from tunesmith.store import Store
 #: A Choice's source when its Space holds nothing else.
 ONLY = "only candidate"
 BUDGET = "the budget ended"
+BOUND = "as many candidates as were allowed had been tried"
 #: Stored Trials that were found under other versions and are timed again: the best of them, an incumbent's rivals.
 STALE_RERACED = 8
 
@@ -133,13 +134,16 @@ def _follow(
     state: Evaluation, known: Mapping[Config, Trial], first: Sequence[Config], again: Sequence[Config], needed: bool
 ) -> None:
     """Drive the strategy: hand it the Trials it asks for, from the store or by measuring."""
-    subject = state.subject
-    steps = strategy(state.effort.strategy, subject.space, state.effort.seed)
+    subject, effort = state.subject, state.effort
+    seed, predict = (None, None) if subject.ranked else (effort.seed, subject.predict)
+    bound = effort.candidates if predict is not None else None  # the model's choice, not the strategy's
+    most = None if bound else effort.candidates or (None if effort.budget_s is None else ENUMERATED)
+    starts = [*first, *[config for config in known if config not in first]]
+    steps = strategy(effort.strategy, subject.space, effort.seed, starts=starts, most=most, say=say)
     try:
         batch = next(steps)
         while True:
-            seed, predict = (None, None) if subject.ranked else (state.effort.seed, subject.predict)
-            ordered = most_promising_first([*first, *batch], first, seed, predict)
+            ordered = most_promising_first([*first, *batch], first, seed, predict, bound)
             new = [c for c in ordered if c not in known and c not in state.trials]
             if new or needed:
                 state.evaluate([*again, *[c for c in new if c not in again]])
@@ -159,7 +163,8 @@ def _conclude(
 ) -> Summary:
     """Pick, store, report."""
     subject = state.subject
-    why = BUDGET if state.over else f"not drawn by {state.effort.strategy}"
+    bounded = state.effort.candidates is not None and len(state.trials) >= state.effort.candidates
+    why = BUDGET if state.over else BOUND if bounded else f"not drawn by {state.effort.strategy}"
     trials = tuple(done.get(config, Trial(config, Untried(why))) for config in legal)
     verdict = pick(trials)
     summary = Summary(
@@ -202,7 +207,8 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
     cut_short = summary.why_untried == BUDGET and (
         summary.counts["untried"] > 0 or _unfinished(summary.trials, rounds_of(state.clock))
     )
-    partial = BUDGET if cut_short else ""
+    bounded = summary.why_untried == BOUND and summary.counts["untried"] > 0
+    partial = BUDGET if cut_short else BOUND if bounded else ""
     winner = verdict.winner
     others = [trial for trial in verdict.ranking if trial is not winner]
     assert isinstance(winner.outcome, Measured)
@@ -217,4 +223,5 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
         runner_up=runner_up.config if runner_up else None, ratio=ratio, ties=verdict.ties,
         measured_at=subject.exact if subject.exact != subject.key.problem else None,
         candidates=summary.counts, space=subject.space.digest, partial=partial, budget_s=budget_s,
+        most=state.effort.candidates,
     )  # fmt: skip

@@ -198,7 +198,7 @@ class TunedKernel:
         if policy.track == "default" or subject.space.only is not None:
             return tracks.default_choice(default(), subject.space, policy.track)
         if policy.track == "search":
-            fresh = tracks.fresh_choice(subject, store, self.tables, self._effort(None, None).budget_s)
+            fresh = tracks.fresh_choice(subject, store, self.tables, self._effort(None, None))
             if fresh is not None:
                 return fresh
         known = tracks.known_choice(subject, store, self.tables, policy.track)
@@ -282,9 +282,9 @@ class TunedKernel:
             if (policy, subject.key) in self._choices:
                 return False
         subject = self._narrowed(subject)
-        budget_s = self._effort(None, None).budget_s
+        effort = self._effort(None, None)
         return subject.space.only is None and (
-            tracks.fresh_choice(subject, default_store(), self.tables, budget_s) is None
+            tracks.fresh_choice(subject, default_store(), self.tables, effort) is None
         )
 
     def _choose_ahead(self, call: Call) -> Choice:

@@ -122,7 +122,7 @@ Target = Callable[[str], str]
         (("--problem", "M=512,M=64"), "'M' is given twice"),
         (("--problem", ""), "dimension 'M' is missing"),
         ((), "no problem is given; write --problem M=512,N=512"),
-        ((*SCALE, "--strategy", "gready"), "unknown strategy 'gready': known: exhaustive, random"),
+        ((*SCALE, "--strategy", "gready"), "unknown strategy 'gready': known: auto, descent, evolution, exhaustive"),
         ((*SCALE, "--budget", "-1"), "--budget -1: good values: a number of seconds above 0"),
         ((*SCALE, "--budget", "nan"), "--budget nan: good values"),
         ((*SCALE, "--budget", "much"), "'--budget'"),

@@ -30,7 +30,7 @@ def body(x, n, *, c):
     [
         ({"budget_s": -1.0}, "budget_s=-1.0; good values"),
         ({"budget_s": float("nan")}, "budget_s=nan; good values"),
-        ({"strategy": "foo"}, "unknown strategy 'foo'.*exhaustive, random"),
+        ({"strategy": "foo"}, "unknown strategy 'foo'.*auto, descent, evolution, exhaustive, random"),
         ({"default": {"c": 1}}, r"default=\{'c': 1\} is no Config"),
         ({"space": {"c": [1, 2]}}, "is no Space"),
         ({"default": Config(c=9)}, "'c' cannot be 9; good values: 1, 2"),

@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 from tests.fakes import ScriptedClock
 
-from tunesmith import Config, Measured, Problem, Sample, Space, TunedKernel, Work, autotune
+from tunesmith import Config, Measured, Problem, Sample, Space, TunedKernel, Untried, Work, autotune
 from tunesmith.backends.call import CallableKernel
 from tunesmith.backends.cpu import cpu
 from tunesmith.core.device import Device, known_device
-from tunesmith.errors import BudgetEnded
+from tunesmith.errors import BadInput, BudgetEnded
 from tunesmith.events import Compiled, Compiling, Event, Racing, Sampled, watched
 from tunesmith.kernel import Built, Command, Run
 from tunesmith.measure.race import ROUNDS, Race
 from tunesmith.options import options
 from tunesmith.store import default_store
+from tunesmith.tune import BOUND
 from tunesmith.turns import Turns
 
 X = np.ones(4, np.float32)
@@ -219,6 +220,46 @@ def test_a_model_says_which_of_the_others_come_first(tmp_path: Path, one_compile
     looked_at = compiled_first(f, kernel, 64)
     assert looked_at[0] == 50
     assert set(looked_at[1:4]) == {29, 30, 31}
+
+
+def near_30(problem: Problem, config: Config) -> Work:
+    return Work(blocks=132, threads=128, flops=1e6 * (1 + abs(int(config["c"]) - 30)), dtype="float16")  # type: ignore[call-overload]
+
+
+def test_of_a_model_so_many_candidates_are_tried_and_a_larger_number_goes_on(tmp_path: Path) -> None:
+    kernel, clock = SlowlyCompiled(tmp_path, H200, lambda config: 0), ScriptedClock(by_c)
+    f = tuned(kernel, clock, 100, default=Config(c=50), model=near_30, candidates=20)
+    found = f.tune(X, 64)
+    tried = {t.config["c"] for t in found.trials if not isinstance(t.outcome, Untried)}
+    assert {50, *range(25, 36)} <= tried
+    assert len(tried) <= 22  # never within a group of equals
+    assert tried - set(range(15, 46)) - {50}, "some that the model ranks low"
+    assert found.choice is not None
+    assert (found.choice.partial, found.choice.most) == (BOUND, 20)
+
+    loaded = len(kernel.loaded)
+    f(X, 64)  # answered from the store
+    again = tuned(kernel, clock, 100, default=Config(c=50), model=near_30, candidates=20)
+    again(X, 64)
+    fewer = tuned(kernel, clock, 100, default=Config(c=50), model=near_30, candidates=10)
+    fewer(X, 64)
+    assert len(kernel.loaded) <= loaded + 3  # the winner's binary for each
+    more = tuned(kernel, clock, 100, default=Config(c=50), model=near_30, candidates=40)
+    more(X, 64)
+    assert len(more.explanation(X, 64)[2]) >= 40
+
+
+def test_without_a_model_a_number_of_candidates_bounds_the_strategy(tmp_path: Path) -> None:
+    kernel = SlowlyCompiled(tmp_path, H200, lambda config: 0)
+    f = tuned(kernel, ScriptedClock(by_c), 1000, candidates=30, strategy="random")
+    found = f.tune(X, 64)
+    assert sum(not isinstance(t.outcome, Untried) for t in found.trials) == 30
+
+
+@pytest.mark.parametrize("candidates", [0, -1, 2.5, True])
+def test_a_bad_number_of_candidates_is_refused(tmp_path: Path, candidates: Any) -> None:
+    with pytest.raises(BadInput, match="candidates="):
+        tuned(SlowlyCompiled(tmp_path, H200, lambda config: 0), ScriptedClock(by_c), 10, candidates=candidates)
 
 
 def test_a_neighbours_winner_that_the_space_refuses_is_left_out(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ BudgetOption: TypeAlias = Annotated[
     float | None, typer.Option("--budget", metavar="SECONDS", help="How long the search for one problem may take.")
 ]
 StrategyOption: TypeAlias = Annotated[
-    str | None, typer.Option("--strategy", metavar="NAME", help="How the space is gone through: exhaustive, random.")
+    str | None, typer.Option("--strategy", metavar="NAME", help="How the space is gone through: auto, descent, …")
 ]
 FixOption: TypeAlias = Annotated[
     list[str], typer.Option("--fix", metavar="KNOB=VALUE", help="Hold a knob at one value; may be repeated.")

@@ -141,6 +141,7 @@ class Choice:
         space: the digest of the Space it was chosen from.
         partial: why the search was not finished, empty where it was.
         budget_s: what the search was given, `None` for no limit.
+        most: how many Configs the search was allowed, `None` for no limit.
         note: anything else a reader should know (stale versions, why a search was not allowed).
     """
 
@@ -157,6 +158,7 @@ class Choice:
     space: str = ""
     partial: str = ""
     budget_s: float | None = None
+    most: int | None = None
     note: str = ""
 
 
@@ -236,6 +238,7 @@ def choice_to_data(choice: Choice) -> dict[str, Any]:
         "space": choice.space,
         "partial": choice.partial,
         "budget_s": choice.budget_s,
+        "most": choice.most,
         "note": choice.note,
     }
 
@@ -266,6 +269,7 @@ def choice_from_data(data: Mapping[str, Any]) -> Choice:
             space=str(data.get("space", "")),
             partial=str(data.get("partial", "")),
             budget_s=None if data.get("budget_s") is None else float(data["budget_s"]),
+            most=None if data.get("most") is None else int(data["most"]),
             note=str(data.get("note", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

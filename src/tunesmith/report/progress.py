@@ -17,6 +17,7 @@ from rich.text import Text
 from tunesmith.core.config import Config
 from tunesmith.events import Compiled, Compiling, Event, Preparing, Racing, Sampled, Started, Summary
 from tunesmith.report.units import count, duration, problem_line, spent
+from tunesmith.search import Step
 from tunesmith.tune import is_searching
 from tunesmith.turns import Turns
 
@@ -130,6 +131,9 @@ class Progress:
         view = self._views[-1]
         if isinstance(event, Summary):
             self._finish(view, event)
+            return
+        if isinstance(event, Step):
+            self._line(view, f"{event}: {duration(event.seconds)} {event.config!r}")
             return
         view.hear(event)
         if isinstance(event, Racing):

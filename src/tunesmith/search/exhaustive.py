@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-
-from tunesmith.core.config import Config
-from tunesmith.core.outcome import Trial
-from tunesmith.core.space import ENUMERATED, Space
+from tunesmith.core.space import ENUMERATED
 from tunesmith.errors import BadInput
+from tunesmith.search.setting import Setting, Strategy
 
 
-def exhaustive(space: Space, seed: int) -> Generator[list[Config], list[Trial], None]:
-    """Every legal Config, in the Space's order.
+def exhaustive(setting: Setting) -> Strategy:
+    """Every legal Config, in the Space's order (the starts before the rest where not all may be asked for).
 
     Raises:
         BadInput: for a Space that is too large to enumerate.
     """
+    space = setting.space
     if space.cardinality > ENUMERATED:
         raise BadInput(
             f"the Space has {space.cardinality:.3g} points, and strategy 'exhaustive' goes through at most "
-            f"{ENUMERATED}; use strategy 'random'"
+            f"{ENUMERATED}; use strategy 'auto'"
         )
-    yield list(space)
+    legal = list(space)
+    if setting.most is not None and setting.most < len(legal):
+        legal = list(dict.fromkeys([*setting.starts, *legal]))[: setting.most]
+    if legal:
+        yield legal

@@ -1,22 +1,17 @@
-"""`random`: Configs drawn at random, for Spaces too large to enumerate."""
+"""`random`: Configs drawn at random: what every other strategy has to beat."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from tunesmith.search.setting import Setting, Strategy
 
-from tunesmith.core.config import Config
-from tunesmith.core.outcome import Trial
-from tunesmith.core.space import Space
-
-#: Configs in all when no budget ends the search earlier; the best of 100 random ones is, with 95 % probability,
+#: Configs in all when nothing else is said; the best of 100 random ones is, with 95 % probability,
 #: among the best 3 % of any space (0.97 ** 100 < 0.05).
 MOST = 100
-#: one batch: enough to keep a few compilers busy
-BATCH = 16
 
 
-def random(space: Space, seed: int) -> Generator[list[Config], list[Trial], None]:
-    """Up to `MOST` different legal Configs, `BATCH` at a time."""
-    drawn = space.sample(MOST, seed)
-    for start in range(0, len(drawn), BATCH):
-        yield drawn[start : start + BATCH]
+def random(setting: Setting) -> Strategy:
+    """Up to `most` (else `MOST`) different legal Configs, a batch at a time."""
+    most = setting.most or max(MOST, len(setting.starts))
+    drawn = list(dict.fromkeys([*setting.starts, *setting.space.sample(most, setting.seed)]))[:most]
+    for start in range(0, len(drawn), setting.batch):
+        yield drawn[start : start + setting.batch]
