@@ -36,6 +36,8 @@ from tunesmith.workers import compile_all
 Predict: TypeAlias = "Callable[[Config, Resources | None], Prediction | None]"
 #: Of a budget, the part that compiling may take before the race begins with what is there.
 COMPILE_SHARE = 0.6
+#: First samples of candidates that are still being compiled are stored together: so much may be lost with the process.
+STORE_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class Evaluation:
     measure_s: float = 0.0
     first_error: BaseException | None = None
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
+    _stored_at: float = field(default_factory=perf_counter)
     _around: Around | None = None
     #: of the race under way: what is launched for a Config, and the seconds its compiler took
     _ready: dict[Config, tuple[Executable, float | None]] = field(
@@ -178,7 +181,7 @@ class Evaluation:
                     continue
                 with self._alone(), self._turns.timing():
                     race.welcome(run_of(executable))
-                self._keep(race, {executable.config})
+                self._keep(race, {executable.config}, at_once=False)
             say(Racing(race.candidates))
             with self._alone():
                 race.run()
@@ -301,14 +304,19 @@ class Evaluation:
 
     # --- what became of them ---------------------------------------------------------------------
 
-    def _keep(self, race: Race, configs: Iterable[Config]) -> None:
-        """Store what is known of some candidates: a process that dies loses no more than the samples since."""
+    def _keep(self, race: Race, configs: Iterable[Config], *, at_once: bool = True) -> None:
+        """Store what is known of some candidates: a process that dies loses no more than the samples since.
+
+        Args:
+            at_once: otherwise they may wait for others, as each writing waits for the disk.
+        """
         outcomes = race.outcomes
         for config in configs:
             if config in outcomes and not self._known_better(config, outcomes[config]):
                 executable, compile_s = self._ready[config]
                 self._add(config, outcomes[config], executable.resources, compile_s)
-        self._commit()
+        if at_once or perf_counter() - self._stored_at >= STORE_EVERY_S:
+            self._commit()
 
     def _known_better(self, config: Config, outcome: Measured | Failed) -> bool:
         """Whether an earlier race of this search has more samples of it: this one has only begun, or was cut short."""
@@ -325,6 +333,7 @@ class Evaluation:
         new = [trial for config, trial in self.trials.items() if self._stored.get(config) is not trial]
         self.store.add_trials(self.subject.key, new, replace=True)
         self._stored.update((trial.config, trial) for trial in new)
+        self._stored_at = perf_counter()
 
 
 def _candidate(executable: Executable, subject: Subject, snapshot: Snapshot, around: Around | None) -> Run:
