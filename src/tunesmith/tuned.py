@@ -329,7 +329,8 @@ class TunedKernel:
         subject = self._subject(call, identify=policy.track != "default")
         allowed = self._allowed(subject, policy)
         choice = self._choose(subject, allowed)
-        self._left_out.note(subject.key, call.exact, call.args)
+        if choice.source != ONLY:  # one Config is right for all
+            self._left_out.note(subject.key, call.exact, call.args)
         executable, fresh = self._binaries.get(choice, subject, call)
         launch, kept = executable.launch, allowed is policy and choice.source != tracks.MEANWHILE
         if choice.source == ONLY and fresh:

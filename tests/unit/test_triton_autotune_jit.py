@@ -214,3 +214,69 @@ def test_torch_compile_traces_it_without_a_graph_break(monkeypatch: pytest.Monke
 
     f(torch.ones(100), torch.ones(100))
     assert [node for node in graphs[0].graph.nodes if "triton_kernel_wrapper_mutation" in str(node.target)]
+
+
+# --- constants, and what else decides a binary ---
+
+
+@triton.jit
+def by_constant(x, C: tl.constexpr, BLOCK: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), 1.0 if C is True else 2.0)
+
+
+@triton.jit
+def by_length(x, len, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x + i, 1.0, mask=i < len)
+
+
+@triton.heuristics({"H": lambda arguments: (True,) if arguments["n"] > 10 else (1,)})
+@triton.jit
+def by_tuple(x, n, BLOCK: tl.constexpr, H: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), 1.0 if H[0] is True else 2.0)
+
+
+@triton.heuristics({"H": lambda arguments: -0.0 if arguments["n"] > 10 else 0.0})
+@triton.jit
+def by_zero(x, n, BLOCK: tl.constexpr, H: tl.constexpr):
+    tl.store(x + tl.arange(0, BLOCK), H)
+
+
+def constants_of(compiled: Any, index: int) -> Any:
+    return compiled.src.constants[index,]
+
+
+def spelled(value: Any) -> Any:
+    """A constant with its class, without Triton's wrapping."""
+    value = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
+    return [spelled(part) for part in value] if isinstance(value, tuple) else (type(value), repr(value))
+
+
+CONSTANTS = [True, 1, 1.0, 0.0, -0.0, None, (0.0,), (-0.0,), (1,), (True,), "fp16", tl.float16, ("fp16",)]
+CONSTANTS.append((tl.float16,))
+
+
+@pytest.mark.parametrize("wrap", [lambda value: value, tl.constexpr])
+def test_a_constant_is_compiled_in_as_it_is_given(gpu: FakeDriver, wrap: Any) -> None:
+    kernel = tunesmith.autotune(configs()[:1], [])(by_constant)
+    for constant in (*CONSTANTS, *CONSTANTS):
+        for _ in range(3):
+            compiled = kernel[(1,)](X, wrap(constant))
+        assert spelled(constants_of(compiled, 1)) == spelled(constant)
+
+
+def test_triton_s_wrapping_compiles_in_the_value_of_any_argument(gpu: FakeDriver) -> None:
+    kernel = tunesmith.autotune(configs()[:1], [])(by_length)
+    for value in (5, 7, True, 1, 5, 7):
+        for _ in range(3):
+            compiled = kernel[(1,)](X, tl.constexpr(value))
+        assert spelled(constants_of(compiled, 1)) == spelled(value)
+    assert (1,) not in kernel[(1,)](X, 5).src.constants
+
+
+@pytest.mark.parametrize("kernel", [by_tuple, by_zero])
+def test_heuristics_that_compute_equal_constants_compute_different_binaries(gpu: FakeDriver, kernel: Any) -> None:
+    tuned = tunesmith.autotune(configs()[:1], [])(kernel)
+    few, many, index = tuned[(1,)](X, 5), tuned[(1,)](X, 15), tuned.arg_names.index("H")
+    assert spelled(constants_of(few, index)) != spelled(constants_of(many, index))
+    assert tuned[(1,)](X, 5) is few

@@ -17,6 +17,7 @@ from tunesmith.dispatch.arguments import (
     ALIGNMENT_BYTES,
     aligned,
     dtype_name,
+    exactly,
     integer_facts,
     is_array,
     is_compound,
@@ -362,7 +363,7 @@ def _fields(a: Asked, value: Any) -> dict[str, object]:
 def _facts(a: Asked, value: Any) -> list[str]:
     """What a binary may rely on of one argument."""
     if a.value:
-        return [f"{a.name} == {a.compiled_in(value)!r}"]
+        return [f"{a.name} == {exactly(value)!r}"]
     if a.structured and is_compound(value):
         return [f"{a.name} is {structure(value)!r}"]
     integer = integer_facts(value) if a.integer_facts else width_facts(value) if a.width else ()

@@ -23,6 +23,7 @@ from tunesmith.dispatch.arguments import (
     Protocol,
     StrideClasses,
     aligned,
+    exactly,
     integer_facts,
     is_array,
     is_compound,
@@ -79,11 +80,6 @@ class Asked:
         """Whether it counts as a scalar with its value, even where it is a tensor."""
         return self.keyed or self.value
 
-    def compiled_in(self, given: object) -> object:
-        """A value for a warm key where every bit of it counts."""
-        value = given + 0.0 if isinstance(given, float) else plain(given)
-        return given.__class__, repr(given) if type(value) is float else value
-
     def comparable(self, given: object) -> object:
         """A key's value for a warm key, where `True`, `1` and `1.0` must differ."""
         value = bucketed(self.name, self.bucket, plain(given))
@@ -92,7 +88,7 @@ class Asked:
     def read(self, given: Any) -> object:
         """The part of a warm key for an argument of any kind: what `Writer` writes where the kinds are few."""
         if self.value:
-            return self.compiled_in(given)
+            return exactly(given)
         facts = integer_facts(given) if self.integer_facts else self.width and width_facts(given)
         if self.keyed:
             return given.__class__, self.comparable(given), facts
@@ -312,7 +308,7 @@ def bind({self._head}):
             pass
         elif a.value:
             simple = set(classes) <= _PLAIN - {float}
-            parts.append(name if simple else f"{self._constant(f'compiled_in_{i}', a.compiled_in)}({name})")
+            parts.append(name if simple else f"{self._constant('exactly', exactly)}({name})")
         elif a.bucket is None and set(classes) <= _PLAIN:
             parts.append(name)
         elif only_int and a.bucket == "pow2":
