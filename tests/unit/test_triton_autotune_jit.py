@@ -280,3 +280,11 @@ def test_heuristics_that_compute_equal_constants_compute_different_binaries(gpu:
     few, many, index = tuned[(1,)](X, 5), tuned[(1,)](X, 15), tuned.arg_names.index("H")
     assert spelled(constants_of(few, index)) != spelled(constants_of(many, index))
     assert tuned[(1,)](X, 5) is few
+
+
+def test_a_parameter_may_be_called_as_a_function_of_python_s(gpu: FakeDriver) -> None:
+    kernel = tunesmith.autotune(configs()[:1], [])(by_length)
+    for grid in ((3,), lambda meta: (meta["len"],)):
+        kernel[grid](X, 3)
+        kernel[grid](X, len=3)
+        assert gpu.launches[-1].grid == (3, 1, 1)

@@ -62,7 +62,7 @@ def _space(jit: Any, compiled: Any, slow: Callable[..., Any], p: str) -> dict[st
         f"{p}function": compiled.function, f"{p}packed": compiled.packed_metadata, f"{p}compiled": compiled,
         f"{p}runtime": knobs.runtime, f"{p}enter": enter, f"{p}exit": leave, f"{p}enter_calls": calls(enter),
         f"{p}exit_calls": calls(leave), f"{p}before": jit.pre_run_hooks, f"{p}slow": slow,
-        f"{p}stream": driver.active.get_current_stream,
+        f"{p}stream": driver.active.get_current_stream, f"{p}len": len, f"{p}callable": callable,
     }  # fmt: skip
 
 
@@ -98,9 +98,9 @@ def _text(
             grid = grid({{{p}WANTED}})
         else:
             grid = {p}new_grid(grid)({{{p}ALL}})
-    elif callable(grid):
+    elif {p}callable(grid):
         grid = grid({{{p}ALL}})
-    {p}n = len(grid)
+    {p}n = {p}len(grid)
     {p}run(grid[0], grid[1] if {p}n > 1 else 1, grid[2] if {p}n > 2 else 1, {p}stream({types.index}), {p}function,
         {launcher}, None, None, None, {", ".join(passed)})
     return {p}compiled
