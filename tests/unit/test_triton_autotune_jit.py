@@ -2,6 +2,7 @@
 
 import gc
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,7 @@ from tunesmith.errors import BadInput, TunesmithWarning
 triton = pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 from tests.fake_triton import FakeDriver, GpuTensor, fake_gpu  # noqa: E402
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 tl = triton.language
 pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
@@ -288,3 +290,21 @@ def test_a_parameter_may_be_called_as_a_function_of_python_s(gpu: FakeDriver) ->
         kernel[grid](X, 3)
         kernel[grid](X, len=3)
         assert gpu.launches[-1].grid == (3, 1, 1)
+
+
+def test_no_tensor_in_a_tuple_or_under_a_descriptor_is_kept_alive(gpu: FakeDriver) -> None:
+    @triton.jit
+    def fill(pair, d, BLOCK: tl.constexpr):
+        tl.store(pair[0] + tl.arange(0, BLOCK), pair[1])
+        d.store([0, 0], tl.zeros([16, 16], tl.float16))
+
+    kernel = tunesmith.autotune(configs()[:1], [])(fill)
+    first, base = GpuTensor(64), GpuTensor(64, 64)
+    descriptor = TensorDescriptor(base, [64, 64], [64, 1], [16, 16])
+    for _ in range(3):
+        kernel[(1,)]((first, 5), descriptor)
+    alive = [weakref.ref(first), weakref.ref(base)]
+    del first, base, descriptor
+    gpu.launches.clear()
+    gc.collect()
+    assert [one() for one in alive] == [None, None]

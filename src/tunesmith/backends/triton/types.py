@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 from tunesmith.backends.triton.compile import Source
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
+from tunesmith.dispatch.arguments import is_descriptor, leaves
 from tunesmith.errors import BadInput
 
 #: what Triton knows of one argument: its type, and what else the binary may rely on
@@ -175,5 +176,17 @@ def _odd(parts: Mapping[str, Part]) -> str:
 
 def _held_weakly(arguments: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
     """Gives the arguments back, without keeping tensors alive (which can be all there is of a GPU's memory)."""
-    kept = {n: weakref.ref(v) if hasattr(v, "data_ptr") else (lambda v=v: v) for n, v in arguments.items()}
+    kept = {name: _weakly(value) for name, value in arguments.items()}
     return lambda: {name: get() for name, get in kept.items()}
+
+
+def _weakly(value: Any) -> Callable[[], Any]:
+    if hasattr(value, "data_ptr") or is_descriptor(value):
+        return weakref.ref(value)
+    if not leaves("", value):
+        return lambda: value
+    kind: Any = value.__class__
+    parts = [_weakly(part) for part in value]
+    if hasattr(kind, "_fields"):
+        return lambda: kind(*(get() for get in parts))
+    return lambda: kind([get() for get in parts])
