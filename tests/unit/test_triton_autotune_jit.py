@@ -308,3 +308,40 @@ def test_no_tensor_in_a_tuple_or_under_a_descriptor_is_kept_alive(gpu: FakeDrive
     gpu.launches.clear()
     gc.collect()
     assert [one() for one in alive] == [None, None]
+
+
+# --- Configs that pruning makes ---
+
+
+def test_a_config_that_pruning_makes_has_its_hook_run_before_each_launch(gpu: FakeDriver) -> None:
+    seen: list[int] = []
+    made = triton.Config({"BLOCK": 16}, num_warps=1, pre_hook=lambda arguments: seen.append(arguments["BLOCK"]))
+    prune = {"early_config_prune": lambda configs, named_args, **_: [made]}
+    kernel = tunesmith.autotune(configs(), [], prune_configs_by=prune, clock=by_block())(by_length)
+    for launches in (1, 2, 3):
+        kernel[(1,)](X, 5)
+        assert len(seen) == launches
+    assert kernel.best_config is made
+    assert gpu.launches[-1].args == (X, 5, 16)
+
+
+def test_a_config_that_pruning_changes_is_launched_as_changed(gpu: FakeDriver) -> None:
+    def prune(configs: list[Any], named_args: Any) -> list[Any]:
+        for config in configs:
+            config.kwargs["BLOCK"] = min(config.kwargs["BLOCK"], named_args["len"])
+        return configs
+
+    kernel = tunesmith.autotune(configs(), ["len"], prune_configs_by={"early_config_prune": prune})(by_length)
+    with tunesmith.policy("default"):
+        kernel[(1,)](X, 16)
+    assert gpu.launches[-1].args == (4096, 16, 16)
+
+
+def test_pruning_may_not_give_a_known_config_another_hook(gpu: FakeDriver) -> None:
+    def prune(configs: list[Any], named_args: Any) -> list[Any]:
+        return [triton.Config({"BLOCK": 32}, num_warps=1, pre_hook=lambda arguments: None)]
+
+    kernel = tunesmith.autotune(configs(), ["len"], prune_configs_by={"early_config_prune": prune})(by_length)
+    kernel[(1,)](X, 5)
+    with pytest.raises(BadInput, match="differ in their pre_hook alone"):
+        kernel[(1,)](X, 6)
