@@ -187,6 +187,27 @@ def test_r40_a_launch_is_on_the_arguments_device(gpu: FakeDriver) -> None:
     assert len(gpu.launches) == launches + 1
 
 
+@triton.jit
+def at_an_address(address, optional, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(address.to(tl.pointer_type(tl.float32)) + i, 1.0, mask=i < n)
+
+
+def test_a_call_without_a_tensor_is_launched_on_the_current_device(
+    gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: gpu.current)
+    gpu.streams = {0: 10, 1: 11}
+    kernel = tunesmith.autotune(configs(), [], clock=by_block())(at_an_address)
+    for optional in (None, X, None):
+        for current in (0, 0, 1, 1, 0):
+            gpu.current = current
+            kernel[(1,)](1 << 40, optional, 5)
+            there = 0 if optional is X else current
+            assert (gpu.launches[-1].device, gpu.launches[-1].stream) == (there, 10 + there)
+
+
 def test_names_that_are_wrong_are_an_error_at_decoration() -> None:
     for key, says in ((["m"], "add_body.*key.*'m'"), (["BLOCK"], "knob")):
         with pytest.raises(BadInput, match=says):

@@ -8,7 +8,7 @@ import linecache
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, TypeAlias, cast
 
@@ -125,7 +125,8 @@ class Dispatcher:
         user_key = None if self._user_names is None else (self._comparable_user_fields, self._user_names)
         self.latest: list[Launch | None] = [None]
         latest = self.latest if notes_latest else None
-        self._writer = Writer(parameters, self._asked, user_key, scoped_policy.get, self._miss, extra, latest)
+        where = spec.specialised.where
+        self._writer = Writer(parameters, self._asked, user_key, scoped_policy.get, self._miss, extra, latest, where)
         # Guards what follows. Re-entrant: a finalizer that runs meanwhile may call a kernel.
         self._lock = threading.RLock()
         self._seen: tuple[Seen, ...] = (Seen(),) * len(parameters)
@@ -340,7 +341,7 @@ def _asked(name: str, spec: KeySpec) -> Asked:
         integer_facts=name in spec.specialised.divisibility,
         width=name in spec.specialised.width,
         value=name in spec.specialised.values,
-        structured=any(name in names for names in asdict(spec.specialised).values()),
+        structured=name in spec.specialised.names,
         opaque=name in spec.opaque,
     )
 

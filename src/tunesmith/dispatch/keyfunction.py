@@ -192,6 +192,7 @@ class Writer:
         miss: the slow path, which is given the tuple of arguments.
         extra: what becomes of a call that has keywords beside the parameters: given the tuple and these.
         latest: a list of one element, which each warm call sets to its launch.
+        where: tells which device a call without an array is for.
 
     Attributes:
         constants: name → value of every constant in the source written so far.
@@ -206,6 +207,7 @@ class Writer:
         miss: Callable[[tuple[Any, ...]], Any],
         extra: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None,
         latest: list[Any] | None = None,
+        where: Callable[[], object] | None = None,
     ) -> None:
         self._asked = tuple(asked)
         self.prefix = "_t"
@@ -219,6 +221,7 @@ class Writer:
         if user_key is not None:
             named = ", ".join(f"{name}={name}" for name in user_key[1])
             self._first += f", {self._constant('user_key', user_key[0])}({named})"
+        self._where = f"{self._constant('where', where)}()" if where is not None else ""
         self._miss = self._constant("miss", miss)
         self._extra = self._constant("extra", extra) if extra is not None else ""
         self._latest = self._constant("latest", latest) if latest is not None else ""
@@ -235,6 +238,8 @@ class Writer:
         guards: dict[str, list[str]] = {}  # constant and operator → what must be it
         addresses: list[str] = []  # which must all be aligned
         parts = [self._first]
+        if self._where and not any(one.protocols and not one.classes for one in seen):
+            parts.append(self._where)
         for i, (a, one) in enumerate(zip(self._asked, seen, strict=True)):
             if a.opaque:
                 parts += [a.name] * (one.classes == (tuple,) and len(one.values) <= WRITTEN_VALUES)

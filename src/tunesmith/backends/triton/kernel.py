@@ -96,7 +96,7 @@ class TritonKernel:
             if not p.do_not_specialize and not p.do_not_specialize_on_alignment:
                 alignment.append(p.name)
             (width if p.do_not_specialize else divisibility).append(p.name)
-        return Specialised(tuple(alignment), tuple(divisibility), tuple(width), tuple(values))
+        return Specialised(tuple(alignment), tuple(divisibility), tuple(width), tuple(values), _where)
 
     # --- what it is ---
 
@@ -262,6 +262,13 @@ def _current_index() -> int:
     if not torch.cuda.is_available():
         raise MissingEngine("a Triton kernel needs a GPU that torch can use: torch.cuda.is_available() is False")
     return int(torch.cuda.current_device())
+
+
+def _where() -> int | None:
+    """The current device, for the key of a call without a tensor; what is wrong with it is said by who launches."""
+    import torch
+
+    return int(torch.cuda.current_device()) if torch.cuda.is_available() else None
 
 
 def _index_of(arguments: Mapping[str, Any]) -> int:
