@@ -10,11 +10,13 @@ import pytest
 from tests.fakes import ScriptedClock
 
 import tunesmith
+from tunesmith.core.device import known_device
 from tunesmith.errors import BadInput, TunesmithWarning
 
 triton = pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 from tests.fake_triton import FakeDriver, GpuTensor, fake_gpu  # noqa: E402
+from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 tl = triton.language
@@ -329,6 +331,31 @@ def test_no_tensor_in_a_tuple_or_under_a_descriptor_is_kept_alive(gpu: FakeDrive
     gpu.launches.clear()
     gc.collect()
     assert [one() for one in alive] == [None, None]
+
+
+class Sized(GpuTensor):
+    def __init__(self, n_bytes: int) -> None:
+        super().__init__(64)
+        self.n_bytes = n_bytes
+
+    def ptr_range(self) -> int:
+        return self.n_bytes
+
+
+def test_a_binary_for_small_tensors_is_not_launched_on_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_gpu(monkeypatch, known_device("AMD Instinct MI300X")) as fake:
+        monkeypatch.setattr(fake, "get_current_target", lambda: GPUTarget("hip", "gfx942", 64), raising=False)
+        kernel = tunesmith.autotune(configs()[:1], [])(by_length)
+        for n_bytes in (1 << 20, 1 << 20, 1 << 32, 1 << 32, 1 << 20):
+            compiled = kernel[(1,)](Sized(n_bytes), 5)
+            relies = [name for name, _ in compiled.src.attrs.get((0,), [])]
+            assert ("tt.pointer_range" in relies) == (n_bytes < 1 << 31)
+
+
+def test_debug_may_be_asked_for_in_a_call(gpu: FakeDriver) -> None:
+    kernel = tunesmith.autotune(configs()[:1], [])(by_length)
+    for debug in (False, True, False, True):
+        assert kernel[(1,)](X, 5, debug=debug).metadata.debug is debug
 
 
 # --- Configs that pruning makes ---

@@ -44,7 +44,7 @@ def option_names() -> frozenset[str]:
     from triton.backends.amd.compiler import HIPOptions
     from triton.backends.nvidia.compiler import CUDAOptions
 
-    own = {"arch", "backend_name", "extern_libs", "debug", "instrumentation_mode"}
+    own = {"arch", "backend_name", "extern_libs", "instrumentation_mode"}
     return frozenset({*CUDAOptions.__dataclass_fields__, *HIPOptions.__dataclass_fields__} - own)
 
 
@@ -102,6 +102,7 @@ class CallTypes:
         parts: of the runtime arguments.
         values: those that are compiled in: constexprs, `None`, 1; for tuples, these of their items.
         tensors: arguments with an address.
+        near: those of them whose storage has under 2 GB, where the binary relies on that (AMD's).
         odd: an argument that the fast launch can't pass on, and why; empty if there is none.
         arguments: gives them all by name, for heuristics, as long as the caller keeps the tensors.
         identity: tells two apart exactly when they need different binaries.
@@ -113,6 +114,7 @@ class CallTypes:
     parts: Mapping[str, Part]
     values: Mapping[str, Any]
     tensors: frozenset[str]
+    near: tuple[str, ...]
     odd: str
     arguments: Callable[[], dict[str, Any]] = field(repr=False)
     identity: tuple[Any, ...] = ()
@@ -124,10 +126,11 @@ class CallTypes:
         parts = {name: found[name] for name in arguments}
         values = {name: _compiled_in(part[0], arguments[name]) for name, part in parts.items()}
         tensors = frozenset(name for name, value in arguments.items() if hasattr(value, "data_ptr"))
+        near = tuple(name for name in arguments if name in tensors and "S" in str(parts[name][1] or ""))
         named = tuple((name, _named(part), _named(values[name])) for name, part in parts.items())
         identity = (binder.target, index, named, tensors)
         return cls(
-            binder, device, index, parts, values, tensors, _odd(parts), _held_weakly(arguments), identity
+            binder, device, index, parts, values, tensors, near, _odd(parts), _held_weakly(arguments), identity
         )  # fmt: skip
 
     def source(self, config: Config, computed: Mapping[str, Any]) -> Source:

@@ -73,6 +73,11 @@ def _guards(jit: Any, types: CallTypes, parameters: Sequence[str], space: dict[s
     if ({p}runtime.launch_enter_hook is not {p}enter or {p}enter_calls
             or {p}runtime.launch_exit_hook is not {p}exit or {p}exit_calls or {p}before):
         return {p}slow({arguments})"""
+    if types.near:  # a warm key does not tell how large a tensor's storage is
+        space[f"{p}near"] = types.binder.backend.is_within_2gb
+        guards += f"""
+    if not ({" and ".join(f"{p}near({name})" for name in types.near)}):
+        return {p}slow({arguments})"""
     if jit.used_global_vals:
         space[f"{p}check_globals"] = _globals_check(jit.used_global_vals)
         guards += f"\n    {p}check_globals()"
