@@ -17,6 +17,7 @@ triton = pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 from tests.fake_triton import FakeDriver, GpuTensor, fake_gpu  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.runtime.errors import AutotunerError  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 tl = triton.language
@@ -358,6 +359,29 @@ def test_debug_may_be_asked_for_in_a_call(gpu: FakeDriver) -> None:
         assert kernel[(1,)](X, 5, debug=debug).metadata.debug is debug
 
 
+def test_explain_says_why_a_launch_is_slow(gpu: FakeDriver, capsys: pytest.CaptureFixture[str]) -> None:
+    @triton.jit
+    def of_a_pair(pair, BLOCK: tl.constexpr):
+        tl.store(pair[0] + tl.arange(0, BLOCK), pair[1])
+
+    def said(kernel: Any, *args: Any) -> str:
+        kernel[(1,)](*args)
+        capsys.readouterr()
+        kernel.explain(*args)
+        return " ".join(capsys.readouterr().out.split())
+
+    hooked = configs(pre_hook=lambda arguments: None)
+    assert "argument 'pair' is a tuple" in said(tunesmith.autotune(configs()[:1], [])(of_a_pair), (X, 5))
+    assert "its Config has a pre_hook" in said(tunesmith.autotune(hooked, [], clock=by_block())(by_length), X, 5)
+    plain = tunesmith.autotune(configs()[:1], [])(by_length)
+    assert "slower" not in said(plain, X, 5)
+    triton.knobs.runtime.launch_enter_hook.add(print)
+    try:
+        assert "launch_enter_hook is set" in said(plain, X, 5)
+    finally:
+        triton.knobs.runtime.launch_enter_hook.remove(print)
+
+
 # --- Configs that pruning makes ---
 
 
@@ -383,6 +407,12 @@ def test_a_config_that_pruning_changes_is_launched_as_changed(gpu: FakeDriver) -
     with tunesmith.policy("default"):
         kernel[(1,)](X, 16)
     assert gpu.launches[-1].args == (4096, 16, 16)
+
+
+def test_pruning_that_returns_nothing_is_named(gpu: FakeDriver) -> None:
+    prune = {"early_config_prune": lambda configs, named_args: None}
+    with pytest.raises(AutotunerError, match="by_length: early_config_prune left none of 2"):
+        tunesmith.autotune(configs(), [], prune_configs_by=prune)(by_length)[(1,)](X, 5)
 
 
 def test_pruning_may_not_give_a_known_config_another_hook(gpu: FakeDriver) -> None:

@@ -31,11 +31,13 @@ class RunExecutable:
 
     Attributes:
         bare: the launch without the Config's pre-hook.
+        slow_reason: why it is launched this way.
     """
 
     config: Config
     launch: Callable[..., Any]
     bare: Callable[..., Any]
+    slow_reason: str
     resources: Resources = field(default_factory=Resources)
 
 
@@ -97,7 +99,7 @@ class WrappedKernel:
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> RunExecutable:
         launch = ordinary_launch(self.fn, list(self.signature.parameters), config)
-        return RunExecutable(config, launch, launch)
+        return RunExecutable(config, launch, launch, f"{self.name} is no plain function of triton.jit")
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ class HookedKernel:
             hook({**dict(zip(names, args, strict=True)), "warmup": False, **config})
             return bare(*args)
 
-        return RunExecutable(config, launch, bare)
+        return RunExecutable(config, launch, bare, "its Config has a pre_hook")
 
 
 def runtime_signature(fn: Any, knobs: frozenset[str]) -> inspect.Signature:
