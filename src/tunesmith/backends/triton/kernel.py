@@ -76,14 +76,10 @@ class TritonKernel:
                 raise BadInput(f"{self.name}: {unknown('knob', knob, [*names, *sorted(option_names())])}")
 
     def _runtime_signature(self) -> inspect.Signature:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        own = [p for n, p in self.jit.signature.parameters.items() if n not in self.knobs and n not in self.heuristics]
-        first = next((i for i, p in enumerate(own) if p.default is not p.empty), len(own))
-        late = [p for p in own[first:] if p.default is p.empty]  # Python's rule: without default before with
-        ordered = [*own[:first], *late, *(p for p in own[first:] if p.default is not p.empty)]
-        return inspect.Signature(
-            [inspect.Parameter(GRID, kind), *(inspect.Parameter(p.name, kind, default=p.default) for p in ordered)]
-        )
+        parameters = self.jit.signature.parameters.values()
+        own = [p for p in parameters if p.name not in self.knobs and p.name not in self.heuristics]
+        grid = inspect.Parameter(GRID, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return inspect.Signature([grid, *(p.replace(annotation=p.empty) for p in own)])
 
     def _specialised(self) -> Specialised:
         alignment, divisibility, width, values = list[str](), list[str](), list[str](), list[str]()

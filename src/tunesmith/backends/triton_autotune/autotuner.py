@@ -292,11 +292,12 @@ class TunedAutotuner(Autotuner):
         for name in given:
             if name not in good:
                 raise BadInput(f"{self._label}: {unknown('argument', name, self._signature.parameters)}")
+        named = dict(zip([GRID, *self._signature.parameters], args, strict=True))
         if not given:
-            return self._call(*args)
+            return self._call(**named)
         self._variant = self._with_options(Config(given))
         call = self._variant.call
-        result = (_interpreted(call) if is_interpreted(self.fn) else call)(*args)
+        result = (_interpreted(call) if is_interpreted(self.fn) else call)(**named)
         self._engine.forget_latest()
         return result
 
