@@ -72,7 +72,7 @@ class Dispatcher:
     `call` has the kernel's runtime parameters with their defaults, and returns what the launch returns. It is
     one function for the life of the Dispatcher (its code is replaced when it sees what it has not seen before):
     it may be stored, and stand as a class's `__call__`. A warm call takes no lock, and reads nothing but its
-    arguments, the policy's scope and one dictionary.
+    arguments, the policy's scope and one dictionary; where it may have no array, also which device is current.
 
     Threads: any number may call. Two calls that miss at once resolve at once.
 
