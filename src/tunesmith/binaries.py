@@ -27,21 +27,18 @@ class Binaries:
         self._loaded: OrderedDict[tuple[object, ...], Executable] = OrderedDict()
         self._lock = threading.Lock()
 
+    def loaded(self, choice: Choice, subject: Subject, call: Call) -> Executable | None:
+        """The compiled Config for a call's specialisation, where some call has loaded it."""
+        with self._lock:
+            return self._loaded.get(_name(choice, subject, call))
+
     def get(self, choice: Choice, subject: Subject, call: Call) -> tuple[Executable, bool]:
         """The compiled Config for a call's specialisation, and whether it was made just now.
 
         Raises:
             NoWorkingConfig: when it does not compile or load.
         """
-        name = (
-            subject.kernel,  # as this call needs it compiled
-            choice.config,
-            call.exact if subject.kernel.per_problem else None,
-            call.specialisation,
-            call.kinds,
-            subject.device.identity,
-            call.places,
-        )
+        name = _name(choice, subject, call)
         with self._lock:
             if name in self._loaded:
                 self._loaded.move_to_end(name)
@@ -52,6 +49,18 @@ class Binaries:
             while len(self._loaded) > self._most:
                 self._loaded.popitem(last=False)
         return executable, True
+
+
+def _name(choice: Choice, subject: Subject, call: Call) -> tuple[object, ...]:
+    return (
+        subject.kernel,  # as this call needs it compiled
+        choice.config,
+        call.exact if subject.kernel.per_problem else None,
+        call.specialisation,
+        call.kinds,
+        subject.device.identity,
+        call.places,
+    )
 
 
 def job_for(config: Config, subject: Subject) -> Job | None:

@@ -95,12 +95,19 @@ class Specialised:
         divisibility: integers by whether they are divisible by 16 and whether they are 1, and by their width.
         width: integers by whether they need 32 bits, 64, or 64 without a sign.
         values: arguments whose value is compiled in (Triton's constexprs that are no knobs).
+        where: tells which device a call without an array is for; `None` where that is always the same.
     """
 
     alignment: tuple[str, ...] = ()
     divisibility: tuple[str, ...] = ()
     width: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
+    where: Callable[[], object] | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All arguments that decide it."""
+        return frozenset((*self.alignment, *self.divisibility, *self.width, *self.values))
 
 
 class Kernel(Protocol):

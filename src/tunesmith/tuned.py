@@ -158,18 +158,22 @@ class TunedKernel:
 
     def explanation(self, *args: Any, **kwargs: Any) -> tuple[Key, Choice, Sequence[Trial]]:
         """What `explain` prints: the call's Key, the Choice as far as it is known, and the stored Trials."""
-        subject = self._subject(self._dispatcher.problem_of(*args, **kwargs))
+        call = self._dispatcher.problem_of(*args, **kwargs)
+        subject = self._subject(call)
         policy = policy_in_force(self.declared.policy)
         store = default_store()
         with self._lock:
             choice = self._choices.get((policy, subject.key))
         if choice is None:
             choice = self._explained(self._narrowed(subject), policy, store)
+        notes = [choice.note]
         left_out = self._left_out.of(subject.key)
         if left_out:
-            note = f"calls of this key differed in arguments that are not in it: {', '.join(left_out)}"
-            choice = replace(choice, note="; ".join(filter(None, (choice.note, note))))
-        return subject.key, choice, store.trials(subject.key)
+            notes.append(f"calls of this key differed in arguments that are not in it: {', '.join(left_out)}")
+        slow = getattr(self._binaries.loaded(choice, subject, call), "slow_reason", "")
+        if slow:
+            notes.append(f"launched the ordinary, slower way: {slow}")
+        return subject.key, replace(choice, note="; ".join(filter(None, notes))), store.trials(subject.key)
 
     def predicted(self, *args: Any, ncu: str | Path | None = None, **kwargs: Any) -> list[tuple[str, str]]:
         """What the performance model says of the Config that a call would use: (what, its value and what it means).
@@ -361,7 +365,8 @@ class TunedKernel:
         subject = self._subject(call, identify=policy.track != "default")
         allowed = self._allowed(subject, policy)
         choice = self._choose(subject, allowed)
-        self._left_out.note(subject.key, call.exact, call.args)
+        if choice.source != ONLY:  # one Config is right for all
+            self._left_out.note(subject.key, call.exact, call.args)
         executable, fresh = self._binaries.get(choice, subject, call)
         launch, kept = executable.launch, allowed is policy and choice.source != tracks.MEANWHILE
         if choice.source == ONLY and fresh:

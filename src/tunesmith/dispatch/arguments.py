@@ -102,13 +102,29 @@ def plain(value: Any) -> object:
     if isinstance(value, tuple):
         parts = [plain(part) for part in cast("tuple[object, ...]", value)]
         return cast(object, value) if any(is_array(part) for part in parts) else repr(tuple(parts))
-    if type(value).__name__ == "constexpr" and hasattr(value, "value"):  # Triton's wrapping
+    if is_constexpr(value):
         return plain(value.value)
     if not hasattr(value, "dtype") and any(c.__name__ == "dtype" for c in type(value).__mro__):  # torch's, Triton's
         return str(getattr(value, "name", None) or value).rpartition(".")[2]
     # an integer array without dimensions is its one element; any other array is refused by Problem
     integer = hasattr(value, "__index__") and getattr(value, "shape", ()) == ()
     return operator.index(value) if integer and "int" in str(getattr(value, "dtype", "int")) else value
+
+
+def is_constexpr(value: object) -> bool:
+    """Whether it is a constant in Triton's wrapping, which is compiled in wherever it is given."""
+    return type(value).__name__ == "constexpr" and hasattr(value, "value")
+
+
+def exactly(value: Any) -> object:
+    """A constant so spelled that two are equal only where they compile to the same, down to the sign of a zero."""
+    kind = cast(object, value.__class__)
+    if is_constexpr(value):
+        return kind, exactly(value.value)
+    if isinstance(value, (tuple, list)):
+        return kind, tuple([exactly(part) for part in cast("Sequence[object]", value)])
+    found = value if isinstance(value, float) else plain(value)
+    return kind, repr(value) if isinstance(found, float) else found
 
 
 def integer_facts(value: object) -> tuple[str, ...]:
@@ -137,7 +153,8 @@ def is_compound(value: object) -> bool:
     """Whether a value has parts, or is of a class that nothing is known of: then `structure` tells it from others."""
     if is_array(value):
         return False
-    return isinstance(value, (tuple, list)) or type(plain(value)) not in (int, float, bool, str, type(None))
+    compound = isinstance(value, (tuple, list)) or is_constexpr(value)
+    return compound or type(plain(value)) not in (int, float, bool, str, type(None))
 
 
 def structure(value: Any) -> object:
@@ -154,6 +171,8 @@ def structure(value: Any) -> object:
     if isinstance(value, (tuple, list)):
         parts = cast("Sequence[object]", value)
         return type(parts), tuple([structure(part) for part in parts])
+    if is_constexpr(value):
+        return exactly(value)
     n = plain(value)
     if type(n) is int:
         return int, integer_facts(n)

@@ -8,7 +8,7 @@ import linecache
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, TypeAlias, cast
 
@@ -17,6 +17,7 @@ from tunesmith.dispatch.arguments import (
     ALIGNMENT_BYTES,
     aligned,
     dtype_name,
+    exactly,
     integer_facts,
     is_array,
     is_compound,
@@ -71,7 +72,7 @@ class Dispatcher:
     `call` has the kernel's runtime parameters with their defaults, and returns what the launch returns. It is
     one function for the life of the Dispatcher (its code is replaced when it sees what it has not seen before):
     it may be stored, and stand as a class's `__call__`. A warm call takes no lock, and reads nothing but its
-    arguments, the policy's scope and one dictionary.
+    arguments, the policy's scope and one dictionary; where it may have no array, also which device is current.
 
     Threads: any number may call. Two calls that miss at once resolve at once.
 
@@ -124,7 +125,8 @@ class Dispatcher:
         user_key = None if self._user_names is None else (self._comparable_user_fields, self._user_names)
         self.latest: list[Launch | None] = [None]
         latest = self.latest if notes_latest else None
-        self._writer = Writer(parameters, self._asked, user_key, scoped_policy.get, self._miss, extra, latest)
+        where = spec.specialised.where
+        self._writer = Writer(parameters, self._asked, user_key, scoped_policy.get, self._miss, extra, latest, where)
         # Guards what follows. Re-entrant: a finalizer that runs meanwhile may call a kernel.
         self._lock = threading.RLock()
         self._seen: tuple[Seen, ...] = (Seen(),) * len(parameters)
@@ -339,7 +341,7 @@ def _asked(name: str, spec: KeySpec) -> Asked:
         integer_facts=name in spec.specialised.divisibility,
         width=name in spec.specialised.width,
         value=name in spec.specialised.values,
-        structured=any(name in names for names in asdict(spec.specialised).values()),
+        structured=name in spec.specialised.names,
         opaque=name in spec.opaque,
     )
 
@@ -362,7 +364,7 @@ def _fields(a: Asked, value: Any) -> dict[str, object]:
 def _facts(a: Asked, value: Any) -> list[str]:
     """What a binary may rely on of one argument."""
     if a.value:
-        return [f"{a.name} == {a.compiled_in(value)!r}"]
+        return [f"{a.name} == {exactly(value)!r}"]
     if a.structured and is_compound(value):
         return [f"{a.name} is {structure(value)!r}"]
     integer = integer_facts(value) if a.integer_facts else width_facts(value) if a.width else ()

@@ -23,6 +23,7 @@ from tunesmith.dispatch.arguments import (
     Protocol,
     StrideClasses,
     aligned,
+    exactly,
     integer_facts,
     is_array,
     is_compound,
@@ -79,11 +80,6 @@ class Asked:
         """Whether it counts as a scalar with its value, even where it is a tensor."""
         return self.keyed or self.value
 
-    def compiled_in(self, given: object) -> object:
-        """A value for a warm key where every bit of it counts."""
-        value = given + 0.0 if isinstance(given, float) else plain(given)
-        return given.__class__, repr(given) if type(value) is float else value
-
     def comparable(self, given: object) -> object:
         """A key's value for a warm key, where `True`, `1` and `1.0` must differ."""
         value = bucketed(self.name, self.bucket, plain(given))
@@ -92,7 +88,7 @@ class Asked:
     def read(self, given: Any) -> object:
         """The part of a warm key for an argument of any kind: what `Writer` writes where the kinds are few."""
         if self.value:
-            return self.compiled_in(given)
+            return exactly(given)
         facts = integer_facts(given) if self.integer_facts else self.width and width_facts(given)
         if self.keyed:
             return given.__class__, self.comparable(given), facts
@@ -196,6 +192,7 @@ class Writer:
         miss: the slow path, which is given the tuple of arguments.
         extra: what becomes of a call that has keywords beside the parameters: given the tuple and these.
         latest: a list of one element, which each warm call sets to its launch.
+        where: tells which device a call without an array is for.
 
     Attributes:
         constants: name → value of every constant in the source written so far.
@@ -210,6 +207,7 @@ class Writer:
         miss: Callable[[tuple[Any, ...]], Any],
         extra: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None,
         latest: list[Any] | None = None,
+        where: Callable[[], object] | None = None,
     ) -> None:
         self._asked = tuple(asked)
         self.prefix = "_t"
@@ -223,6 +221,7 @@ class Writer:
         if user_key is not None:
             named = ", ".join(f"{name}={name}" for name in user_key[1])
             self._first += f", {self._constant('user_key', user_key[0])}({named})"
+        self._where = f"{self._constant('where', where)}()" if where is not None else ""
         self._miss = self._constant("miss", miss)
         self._extra = self._constant("extra", extra) if extra is not None else ""
         self._latest = self._constant("latest", latest) if latest is not None else ""
@@ -239,6 +238,8 @@ class Writer:
         guards: dict[str, list[str]] = {}  # constant and operator → what must be it
         addresses: list[str] = []  # which must all be aligned
         parts = [self._first]
+        if self._where and not any(one.protocols and not one.classes for one in seen):
+            parts.append(self._where)
         for i, (a, one) in enumerate(zip(self._asked, seen, strict=True)):
             if a.opaque:
                 parts += [a.name] * (one.classes == (tuple,) and len(one.values) <= WRITTEN_VALUES)
@@ -312,7 +313,7 @@ def bind({self._head}):
             pass
         elif a.value:
             simple = set(classes) <= _PLAIN - {float}
-            parts.append(name if simple else f"{self._constant(f'compiled_in_{i}', a.compiled_in)}({name})")
+            parts.append(name if simple else f"{self._constant('exactly', exactly)}({name})")
         elif a.bucket is None and set(classes) <= _PLAIN:
             parts.append(name)
         elif only_int and a.bucket == "pow2":

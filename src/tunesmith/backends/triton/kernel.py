@@ -76,14 +76,10 @@ class TritonKernel:
                 raise BadInput(f"{self.name}: {unknown('knob', knob, [*names, *sorted(option_names())])}")
 
     def _runtime_signature(self) -> inspect.Signature:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        own = [p for n, p in self.jit.signature.parameters.items() if n not in self.knobs and n not in self.heuristics]
-        first = next((i for i, p in enumerate(own) if p.default is not p.empty), len(own))
-        late = [p for p in own[first:] if p.default is p.empty]  # Python's rule: without default before with
-        ordered = [*own[:first], *late, *(p for p in own[first:] if p.default is not p.empty)]
-        return inspect.Signature(
-            [inspect.Parameter(GRID, kind), *(inspect.Parameter(p.name, kind, default=p.default) for p in ordered)]
-        )
+        parameters = self.jit.signature.parameters.values()
+        own = [p for p in parameters if p.name not in self.knobs and p.name not in self.heuristics]
+        grid = inspect.Parameter(GRID, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        return inspect.Signature([grid, *(p.replace(annotation=p.empty) for p in own)])
 
     def _specialised(self) -> Specialised:
         alignment, divisibility, width, values = list[str](), list[str](), list[str](), list[str]()
@@ -96,7 +92,7 @@ class TritonKernel:
             if not p.do_not_specialize and not p.do_not_specialize_on_alignment:
                 alignment.append(p.name)
             (width if p.do_not_specialize else divisibility).append(p.name)
-        return Specialised(tuple(alignment), tuple(divisibility), tuple(width), tuple(values))
+        return Specialised(tuple(alignment), tuple(divisibility), tuple(width), tuple(values), _where)
 
     # --- what it is ---
 
@@ -262,6 +258,13 @@ def _current_index() -> int:
     if not torch.cuda.is_available():
         raise MissingEngine("a Triton kernel needs a GPU that torch can use: torch.cuda.is_available() is False")
     return int(torch.cuda.current_device())
+
+
+def _where() -> int | None:
+    """The current device, for the key of a call without a tensor; what is wrong with it is said by who launches."""
+    import torch
+
+    return int(torch.cuda.current_device()) if torch.cuda.is_available() else None
 
 
 def _index_of(arguments: Mapping[str, Any]) -> int:

@@ -17,6 +17,7 @@ from tunesmith.backends.triton.resources import resources_of
 from tunesmith.backends.triton.written import calls, fast_launch
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Resources
+from tunesmith.dispatch.arguments import exactly
 
 if TYPE_CHECKING:
     from tunesmith.backends.triton.kernel import TritonKernel
@@ -82,25 +83,20 @@ class _Launches:
 
     def __init__(self, kernel: TritonKernel, types: CallTypes, config: Config) -> None:
         self._kernel, self._types, self._config = kernel, types, config
-        self._known: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self._known: dict[object, Callable[..., Any]] = {}
         self._names = list(kernel.signature.parameters)[1:]
 
     def load(self, computed: Mapping[str, Any]) -> tuple[Any, str]:
         launch, compiled, always_slow = _load(self._kernel, self._types, self._config, computed)
-        self._known[_content(computed)] = launch
+        self._known[exactly(tuple(computed.values()))] = launch
         return compiled, always_slow
 
     def launch(self, grid: Any, *args: Any) -> Any:
         computed = self._kernel.computed(self._config, dict(zip(self._names, args, strict=True)))
-        content = _content(computed)
+        content = exactly(tuple(computed.values()))
         if content not in self._known:
             self.load(computed)
         return self._known[content](grid, *args)
-
-
-def _content(values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Values of constexprs, of which `True`, `1` and `1.0` are three."""
-    return tuple([(type(value), value) for value in values.values()])
 
 
 # --- the ordinary way ----------------------------------------------------------------------------------

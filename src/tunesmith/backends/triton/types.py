@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 from tunesmith.backends.triton.compile import Source
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
+from tunesmith.dispatch.arguments import is_descriptor, leaves
 from tunesmith.errors import BadInput
 
 #: what Triton knows of one argument: its type, and what else the binary may rely on
@@ -43,7 +44,7 @@ def option_names() -> frozenset[str]:
     from triton.backends.amd.compiler import HIPOptions
     from triton.backends.nvidia.compiler import CUDAOptions
 
-    own = {"arch", "backend_name", "extern_libs", "debug", "instrumentation_mode"}
+    own = {"arch", "backend_name", "extern_libs", "instrumentation_mode"}
     return frozenset({*CUDAOptions.__dataclass_fields__, *HIPOptions.__dataclass_fields__} - own)
 
 
@@ -101,6 +102,7 @@ class CallTypes:
         parts: of the runtime arguments.
         values: those that are compiled in: constexprs, `None`, 1; for tuples, these of their items.
         tensors: arguments with an address.
+        near: those of them whose storage has under 2 GB, where the binary relies on that (AMD's).
         odd: an argument that the fast launch can't pass on, and why; empty if there is none.
         arguments: gives them all by name, for heuristics, as long as the caller keeps the tensors.
         identity: tells two apart exactly when they need different binaries.
@@ -112,6 +114,7 @@ class CallTypes:
     parts: Mapping[str, Part]
     values: Mapping[str, Any]
     tensors: frozenset[str]
+    near: tuple[str, ...]
     odd: str
     arguments: Callable[[], dict[str, Any]] = field(repr=False)
     identity: tuple[Any, ...] = ()
@@ -123,10 +126,11 @@ class CallTypes:
         parts = {name: found[name] for name in arguments}
         values = {name: _compiled_in(part[0], arguments[name]) for name, part in parts.items()}
         tensors = frozenset(name for name, value in arguments.items() if hasattr(value, "data_ptr"))
+        near = tuple(name for name in arguments if name in tensors and "S" in str(parts[name][1] or ""))
         named = tuple((name, _named(part), _named(values[name])) for name, part in parts.items())
         identity = (binder.target, index, named, tensors)
         return cls(
-            binder, device, index, parts, values, tensors, _odd(parts), _held_weakly(arguments), identity
+            binder, device, index, parts, values, tensors, near, _odd(parts), _held_weakly(arguments), identity
         )  # fmt: skip
 
     def source(self, config: Config, computed: Mapping[str, Any]) -> Source:
@@ -175,5 +179,17 @@ def _odd(parts: Mapping[str, Part]) -> str:
 
 def _held_weakly(arguments: Mapping[str, Any]) -> Callable[[], dict[str, Any]]:
     """Gives the arguments back, without keeping tensors alive (which can be all there is of a GPU's memory)."""
-    kept = {n: weakref.ref(v) if hasattr(v, "data_ptr") else (lambda v=v: v) for n, v in arguments.items()}
+    kept = {name: _weakly(value) for name, value in arguments.items()}
     return lambda: {name: get() for name, get in kept.items()}
+
+
+def _weakly(value: Any) -> Callable[[], Any]:
+    if hasattr(value, "data_ptr") or is_descriptor(value):
+        return weakref.ref(value)
+    if not leaves("", value):
+        return lambda: value
+    kind: Any = value.__class__
+    parts = [_weakly(part) for part in value]
+    if hasattr(kind, "_fields"):
+        return lambda: kind(*(get() for get in parts))
+    return lambda: kind([get() for get in parts])

@@ -62,7 +62,7 @@ def _space(jit: Any, compiled: Any, slow: Callable[..., Any], p: str) -> dict[st
         f"{p}function": compiled.function, f"{p}packed": compiled.packed_metadata, f"{p}compiled": compiled,
         f"{p}runtime": knobs.runtime, f"{p}enter": enter, f"{p}exit": leave, f"{p}enter_calls": calls(enter),
         f"{p}exit_calls": calls(leave), f"{p}before": jit.pre_run_hooks, f"{p}slow": slow,
-        f"{p}stream": driver.active.get_current_stream,
+        f"{p}stream": driver.active.get_current_stream, f"{p}len": len, f"{p}callable": callable,
     }  # fmt: skip
 
 
@@ -72,6 +72,11 @@ def _guards(jit: Any, types: CallTypes, parameters: Sequence[str], space: dict[s
     guards = f"""
     if ({p}runtime.launch_enter_hook is not {p}enter or {p}enter_calls
             or {p}runtime.launch_exit_hook is not {p}exit or {p}exit_calls or {p}before):
+        return {p}slow({arguments})"""
+    if types.near:  # a warm key does not tell how large a tensor's storage is
+        space[f"{p}near"] = types.binder.backend.is_within_2gb
+        guards += f"""
+    if not ({" and ".join(f"{p}near({name})" for name in types.near)}):
         return {p}slow({arguments})"""
     if jit.used_global_vals:
         space[f"{p}check_globals"] = _globals_check(jit.used_global_vals)
@@ -98,9 +103,9 @@ def _text(
             grid = grid({{{p}WANTED}})
         else:
             grid = {p}new_grid(grid)({{{p}ALL}})
-    elif callable(grid):
+    elif {p}callable(grid):
         grid = grid({{{p}ALL}})
-    {p}n = len(grid)
+    {p}n = {p}len(grid)
     {p}run(grid[0], grid[1] if {p}n > 1 else 1, grid[2] if {p}n > 2 else 1, {p}stream({types.index}), {p}function,
         {launcher}, None, None, None, {", ".join(passed)})
     return {p}compiled

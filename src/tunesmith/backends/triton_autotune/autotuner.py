@@ -228,11 +228,12 @@ class TunedAutotuner(Autotuner):
         """The tuned kernel for calls with these options beside their arguments."""
         asked, kernel = self._asked, self._kernel(options)
         hooks = {_with(c, options): t.pre_hook for c, t in self._of.items() if t.pre_hook is not None}
-        if hooks:
+        hooked = bool(hooks) or self._prune.early is not None  # which may return Configs with hooks of their own
+        if hooked:
             kernel = HookedKernel(kernel, self.fn, hooks)
         around = partial(Hooks, self._hook_of, asked.pre_hook, asked.post_hook)
-        surrounds = hooks or asked.pre_hook is not None or asked.post_hook is not None
-        narrow = partial(self._narrow, options) if self._prune.prunes else None
+        surrounds = hooked or asked.pre_hook is not None or asked.post_hook is not None
+        narrow = partial(self._narrow, options, hooks) if self._prune.prunes else None
         wiring = Wiring(
             kernel, (GRID,), space, self._key, self._clock,
             narrow, around if surrounds else None, self._chosen, self._extra, options, self._prune.model is not None,
@@ -257,14 +258,18 @@ class TunedAutotuner(Autotuner):
         known = self._of.get(config)
         return None if known is None else known.pre_hook
 
-    def _narrow(self, options: Config, configs: Sequence[Config], arguments: Mapping[str, Any]) -> list[Config]:
-        given = {config: self._triton(config) for config in (_without(config, options) for config in configs)}
-        names = {id(one): config for config, one in given.items()}
-        kept = self._prune(list(given.values()), arguments, self._label)
-        found = {names.get(id(one)) or config_of(one): one for one in kept}  # it may return others than it was given
-        for config, one in found.items():
-            self._of.setdefault(config, one)
-        return [_with(config, options) for config in found]
+    def _narrow(
+        self, options: Config, hooks: dict[Config, PreHook], configs: Sequence[Config], arguments: Mapping[str, Any]
+    ) -> list[Config]:
+        given = [self._triton(_without(config, options)) for config in configs]
+        found: dict[Config, Any] = {}
+        for one in self._prune(given, arguments, self._label):  # perhaps others than these, or these but changed
+            config = config_of(one)
+            known = self._of.setdefault(config, one)
+            if one.pre_hook is not None and hooks.setdefault(_with(config, options), one.pre_hook) != one.pre_hook:
+                raise BadInput(f"{self._label}: two Configs differ in their pre_hook alone: {known} and {one}")
+            found[_with(config, options)] = one
+        return list(found)
 
     # --- a call with keywords that are no arguments ----------------------------------------------
 
@@ -287,11 +292,12 @@ class TunedAutotuner(Autotuner):
         for name in given:
             if name not in good:
                 raise BadInput(f"{self._label}: {unknown('argument', name, self._signature.parameters)}")
+        named = dict(zip([GRID, *self._signature.parameters], args, strict=True))
         if not given:
-            return self._call(*args)
+            return self._call(**named)
         self._variant = self._with_options(Config(given))
         call = self._variant.call
-        result = (_interpreted(call) if is_interpreted(self.fn) else call)(*args)
+        result = (_interpreted(call) if is_interpreted(self.fn) else call)(**named)
         self._engine.forget_latest()
         return result
 

@@ -53,7 +53,7 @@ class Pruning:
         call = {**named, GRID: arguments.get(GRID), "warmup": False}
         kept = list(configs)
         if self.early is not None:
-            kept = list(self.early(kept, named, **_taken(self.early, call)))
+            kept = list(self.early(kept, named, **_taken(self.early, call)) or ())
             if not kept:
                 from triton.runtime.errors import AutotunerError
 

@@ -31,11 +31,13 @@ class RunExecutable:
 
     Attributes:
         bare: the launch without the Config's pre-hook.
+        slow_reason: why it is launched this way.
     """
 
     config: Config
     launch: Callable[..., Any]
     bare: Callable[..., Any]
+    slow_reason: str
     resources: Resources = field(default_factory=Resources)
 
 
@@ -96,8 +98,8 @@ class WrappedKernel:
         return None
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> RunExecutable:
-        launch = ordinary_launch(self.fn, list(self.signature.parameters), config)
-        return RunExecutable(config, launch, launch)
+        launch = ordinary_launch(self.fn, self.signature, config)
+        return RunExecutable(config, launch, launch, f"{self.name} is no plain function of triton.jit")
 
 
 @dataclass(frozen=True)
@@ -163,38 +165,43 @@ class HookedKernel:
         if hook is None:
             return self.inner.load(config, problem, built)
         names = list(self.signature.parameters)
-        bare = ordinary_launch(self.fn, names, config)
+        bare = ordinary_launch(self.fn, self.signature, config)
 
         def launch(*args: Any) -> Any:
             hook({**dict(zip(names, args, strict=True)), "warmup": False, **config})
             return bare(*args)
 
-        return RunExecutable(config, launch, bare)
+        return RunExecutable(config, launch, bare, "its Config has a pre_hook")
 
 
 def runtime_signature(fn: Any, knobs: frozenset[str]) -> inspect.Signature:
     """The grid, then the arguments that no Config sets and no heuristic computes, with their defaults."""
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     try:
         own: Mapping[str, inspect.Parameter] = inspect.signature(python_function(fn)).parameters
     except (TypeError, ValueError):  # arg_names says enough
         own = {}
     computed = computed_names(fn)
     left = [name for name in fn.arg_names if name not in knobs and name not in computed]
-    defaults = [own[name].default if name in own else inspect.Parameter.empty for name in left]
-    found = [inspect.Parameter(name, kind, default=usual) for name, usual in zip(left, defaults, strict=True)]
-    return inspect.Signature([inspect.Parameter(GRID, kind), *found])
+    usual = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    found = [own[name].replace(annotation=inspect.Parameter.empty) if name in own else inspect.Parameter(name, usual)
+             for name in left]  # fmt: skip
+    return inspect.Signature([inspect.Parameter(GRID, usual), *found])
 
 
-def ordinary_launch(fn: Any, names: Sequence[str], config: Config) -> Callable[..., Any]:
+def ordinary_launch(fn: Any, signature: inspect.Signature, config: Config) -> Callable[..., Any]:
     """`fn.run` with a Config: a generated lambda of the runtime arguments, the grid first.
 
     The leading ones go on by position, as callers of Triton's kernels mostly pass them: `run` binds these faster.
+
+    Args:
+        signature: the kernel's, which begins with the grid.
     """
+    names = list(signature.parameters)
     space: dict[str, Any] = {"_run": _placed(fn.run)}
     passed: list[str] = []
     for i, name in enumerate(names[1:]):
-        by_position = list(names[1 : i + 2]) == list(fn.arg_names[: i + 1])
+        by_position = names[1 : i + 2] == list(fn.arg_names[: i + 1])
+        by_position = by_position and signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
         passed.append(name if by_position else f"{name}={name}")
     passed += [f"{GRID}={GRID}", "warmup=False"]
     for i, (knob, value) in enumerate(config.items()):

@@ -93,8 +93,10 @@ class TakenAutotuner(TunedAutotuner):
         grid, *values = args
         named = dict(zip(self._signature.parameters, values, strict=True))
         leading: list[Any] = []  # by position, as callers of Triton's kernels mostly pass them
-        while len(leading) < len(self.arg_names) and self.arg_names[len(leading)] in named:
-            leading.append(named.pop(self.arg_names[len(leading)]))
+        by_keyword = {n for n, p in self._signature.parameters.items() if p.kind is p.KEYWORD_ONLY}
+        positional = [name for name in self.arg_names if name not in by_keyword]
+        while len(leading) < len(positional) and positional[len(leading)] in named:
+            leading.append(named.pop(positional[len(leading)]))
         result = self._stock(grid, *leading, **named, **options)
         if not self._is_left:
             self._is_left, self._call = True, self._stock
