@@ -10,11 +10,13 @@ from tunesmith.backends.triton_autotune.configs import config_of, is_triton_conf
 from tunesmith.core.config import Config
 from tunesmith.core.problem import Bucket
 from tunesmith.core.space import Space, space_from
+from tunesmith.core.stopping import CONFIDENCE, MARGIN
 from tunesmith.declaration import Declaration, Frontend, MakeInputs, SpaceLike
 from tunesmith.dispatch import KeyNames, KeySpec
 from tunesmith.errors import BadInput
 from tunesmith.evaluate import Effort
 from tunesmith.kernel import Clock, Kernel
+from tunesmith.measure.pick import Pick
 from tunesmith.tuned import TunedKernel
 
 __all__ = ["TunedKernel", "autotune"]
@@ -47,6 +49,9 @@ def autotune(
     policy: Literal["default", "lookup", "search"] | None = None,
     strategy: str = "exhaustive",
     budget_s: float | None = None,
+    pick: Pick = "cheapest",
+    margin: float = MARGIN,
+    confidence: float = CONFIDENCE,
     clock: Clock | None = None,
     version: str | None = None,
     depends: Sequence[str] = (),
@@ -88,6 +93,11 @@ def autotune(
         policy: this kernel's own policy; a scope or the environment overrides it.
         strategy: how a search goes through the Space.
         budget_s: seconds one search may take.
+        pick: which Config wins: `cheapest` of those as fast as the fastest (the least shared memory, then registers),
+            the `fastest`, or `overlap`: of those whose [p20, p80] overlaps the fastest's the least shared memory.
+        margin: candidates are timed until none can be faster than the best by more than this part, and a Config
+            that is slower by no more is as good.
+        confidence: how sure both have to be.
         clock: what takes the time; the device's own where not given.
         version: stands for the kernel's source in the Key, for a kernel whose source cannot be identified.
         depends: packages whose versions are compared when a stored Config is used.
@@ -110,6 +120,7 @@ def autotune(
     names = key if callable(key) else tuple(key or ())
     restore, zero = tuple(restore_value or ()), tuple(reset_to_zero or ())
     listed = None if configs is None else list(configs)
+    effort = Effort(strategy, budget_s, pick=pick, margin=margin, confidence=confidence)
 
     def declare(
         kernel: Kernel, spaces: SpaceLike, said: KeyNames, own_clock: Clock | None,
@@ -121,7 +132,7 @@ def autotune(
             restore=restore, zero=zero,
             dims=tuple(dims) if dims is not None else () if callable(said) else tuple(dict.fromkeys(said)),
             flags=dict(flags or {}), make_inputs=make_inputs, reference=reference,
-            policy=policy, effort=Effort(strategy, budget_s), clock=own_clock, fixed=options or Config(),
+            policy=policy, effort=effort, clock=own_clock, fixed=options or Config(),
         )  # fmt: skip
 
     def of_triton(fn: Any) -> Any:
