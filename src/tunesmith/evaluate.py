@@ -27,7 +27,7 @@ from tunesmith.kernel import Around, Built, Clock, Executable, Job, Kernel, Run
 from tunesmith.measure.failure import attempt, told_of_failures
 from tunesmith.measure.inputs import Snapshot
 from tunesmith.measure.pick import Pick, Verdict, pick
-from tunesmith.measure.race import Race, rounds_numbered, rule_for
+from tunesmith.measure.race import Race, rule_for
 from tunesmith.store import Store
 from tunesmith.turns import Turns
 from tunesmith.workers import compile_all
@@ -74,6 +74,7 @@ class Effort:
     Attributes:
         pick: how the winner is picked of what was measured.
         margin, confidence: the race goes on until the best is known within this part, this sure.
+        rounds: instead of a race, time everybody so often.
     """
 
     strategy: str = "exhaustive"
@@ -84,6 +85,7 @@ class Effort:
     pick: Pick = "cheapest"
     margin: float = MARGIN
     confidence: float = CONFIDENCE
+    rounds: int | None = None
 
     def verdict(self, trials: Sequence[Trial], incumbent: Config | None = None) -> Verdict | None:
         """What the Trials say; they are in the Space's order."""
@@ -147,6 +149,8 @@ class Evaluation:
     @property
     def rule(self) -> Rule:
         """Who leaves a race, and when it is over."""
+        if self.effort.rounds is not None:
+            return Rule(rounds=self.effort.rounds, everybody=True)
         return rule_for(self.clock, Rule(self.effort.margin, self.effort.confidence))
 
     @property
@@ -154,9 +158,9 @@ class Evaluation:
         """Whether candidates are timed while others are still being compiled.
 
         Not on the CPU, where compilers and kernels would slow each other down; nor for a Clock of one round
-        (`do_bench`): its only sample is not to be taken apart from the others'.
+        (`do_bench`): its only sample is not to be taken apart from the others'. Nor where everybody is timed anyway.
         """
-        return self.subject.device.kind != "cpu" and self.rule.rounds > 1
+        return self.subject.device.kind != "cpu" and self.rule.rounds > 1 and not self.rule.everybody
 
     def evaluate(self, batch: Sequence[Config]) -> None:
         """Compile, load and race a batch, in its order; its Trials are stored even when Ctrl-C ends it.
@@ -272,7 +276,7 @@ class Evaluation:
             progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
         )  # fmt: skip
         held.append(race)
-        self._next_round += rounds_numbered(self.rule)
+        self._next_round += self.rule.rounds + self.rule.finals
         try:
             yield race, lambda executable: _candidate(executable, subject, snapshot, around)
         finally:

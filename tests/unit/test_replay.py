@@ -10,7 +10,7 @@ from tunesmith.core.outcome import Recording, Untried
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernel import Run
-from tunesmith.recording import convert
+from tunesmith.recording import convert, load
 from tunesmith.tuned import TunedKernel
 
 DATA = Path(__file__).parents[1] / "data"
@@ -137,3 +137,65 @@ def test_a_space_may_be_given_in_place_of_the_recorded_list() -> None:
     what = recording(a=[2e-3] * 4, b=[1e-3] * 4)
     f = autotune(space=Space(x=["a", "b"]), key=["n"], clock=ReplayClock.of(what))(ReplayKernel(what))
     assert f.choice().config == Config(x="b")
+
+
+# --- recording ---------------------------------------------------------------------------------------
+
+PROGRAM = """
+import tunesmith
+from tests.fakes import ScriptedClock
+
+def body(x, *, c):
+    if c == 3:
+        raise RuntimeError("no three")
+
+clock = ScriptedClock(lambda config: 1e-3 * (1 + config["c"]), noise=0.01)
+scale = tunesmith.autotune(
+    space=tunesmith.Space(c=[0, 1, 2, 3]), clock=clock, name="scale",
+    make_inputs=lambda problem: {"x": [1.0]},
+)(body)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    (tmp_path / "recorded.py").write_text(PROGRAM)
+    return f"{tmp_path / 'recorded.py'}:scale"
+
+
+def test_a_recorded_space_has_every_config_in_every_round_and_can_be_replayed(program: str) -> None:
+    from tunesmith.cli.target import find_target
+
+    kernel = find_target(program)
+    what = kernel.record([1.0], rounds=7)
+    measured = {t.config["c"]: t.outcome for t in what.trials if isinstance(t.outcome, Measured)}
+
+    assert [[s.round for s in outcome.samples] for outcome in measured.values()] == [list(range(7))] * 3
+    assert {s.order for outcome in measured.values() for s in outcome.samples} >= {0, 1, 2}
+    failed = [t.outcome.reason for t in what.trials if isinstance(t.outcome, Failed)]
+    assert failed == ["RuntimeError: no three"]
+    assert kernel.lookup([1.0]) is None, "nothing is stored"
+    assert tuned(what, ReplayClock.of(what)).choice().config == Config(c=0)
+
+
+def test_the_command_writes_what_load_reads(program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tunesmith.cli import main
+
+    file = tmp_path / "scale.json.gz"
+    assert main(["record", program, "--problem", "", "-o", str(file), "--rounds", "3"]) == 0
+    assert "3 measured, 1 failed, 3 samples each" in capsys.readouterr().out
+    what = load(file)
+    assert (what.kernel, len(what.trials)) == ("scale", 4)
+    assert "3 rounds" in what.protocol
+
+
+def test_the_command_refuses_what_it_cannot_write_before_it_measures(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tunesmith.cli import main
+
+    assert main(["record", program, "--problem", "", "-o", str(tmp_path / "none" / "x.json")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert main(["record", program, "--problem", "", "-o", str(tmp_path / "x.json"), "--rounds", "0"]) == 2
+    assert "rounds=0" in capsys.readouterr().err

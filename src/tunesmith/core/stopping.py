@@ -62,19 +62,26 @@ class Rule:
         margin: how much faster than the leader another may be when the race ends.
         confidence: that nobody is faster by more.
         rounds: at most.
+        everybody: nobody leaves, and all are in all rounds: to record a whole space.
     """
 
     margin: float = MARGIN
     confidence: float = CONFIDENCE
     rounds: int = ROUNDS
+    everybody: bool = False
+
+    @property
+    def finals(self) -> int:
+        """Rounds of those who are left, when all is decided; none where each was to be timed so often and no more."""
+        return 0 if self.everybody or self.rounds == 1 else FINALS
 
     def looks_after(self, rounds: int) -> bool:
         """Whether anything may be decided after so many rounds."""
-        return rounds in SCREENS or rounds in LOOKS or rounds >= self.rounds
+        return not self.everybody and (rounds in SCREENS or rounds in LOOKS or rounds >= self.rounds)
 
     def most_rounds(self, leader_s: float) -> int:
         """How many rounds a race is worth whose leader takes so long."""
-        return min(self.rounds, max(FEW, math.floor(LONG_S / leader_s)))
+        return self.rounds if self.everybody else min(self.rounds, max(FEW, math.floor(LONG_S / leader_s)))
 
     def look(self, seconds: Mapping[K, Sequence[float]], stays: Collection[K] = ()) -> Look[K]:
         """Judge candidates that have all been in the same rounds.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Measured, Sample
 from tunesmith.core.stats import median
-from tunesmith.core.stopping import APART, FINALS, Look, Rule
+from tunesmith.core.stopping import APART, Look, Rule
 from tunesmith.kernel import Clock, Run
 from tunesmith.measure.failure import attempt
 
@@ -19,12 +19,7 @@ _ARRIVAL = -1
 def rule_for(clock: Clock, rule: Rule) -> Rule:
     """The rule of a race with this Clock: one that has `rounds` of its own (each sample of it is a median) is asked
     no more often."""
-    return replace(rule, rounds=int(getattr(clock, "rounds", rule.rounds)))
-
-
-def rounds_numbered(rule: Rule) -> int:
-    """How many numbers of rounds a race may use."""
-    return rule.rounds + FINALS
+    return rule if rule.everybody else replace(rule, rounds=int(getattr(clock, "rounds", rule.rounds)))
 
 
 class Race:
@@ -123,8 +118,7 @@ class Race:
                 break
             if self._leader is not None:
                 most = self._rule.most_rounds(self._leader[1])
-        finals = FINALS if self._rule.rounds > 1 else 0
-        for last in range(number, number + finals):
+        for last in range(number, number + self._rule.finals):
             alive = [config for config in alive if config not in self._failed]
             if not self._round(last, alive):
                 return
