@@ -241,31 +241,39 @@ def regrets_of(problem: Problem, seeds: int, disturbance: Disturbance | None) ->
 
 
 class Synthetic:
-    """Recorded medians are the truth; what a sample adds is drawn: of its round, and its own."""
+    """Recorded medians are the truth; what a sample adds is drawn: of its round, and its own.
+
+    Args:
+        correlation: of a candidate's own noise with that of its sample before.
+    """
 
     protocol = "synthetic/1"
 
-    def __init__(self, problem: Problem, seed: int) -> None:
+    def __init__(self, problem: Problem, seed: int, correlation: float) -> None:
         flat = problem.seconds.reshape(len(problem.configs), -1)
         middle = np.median(flat, axis=1)
         spread = 1.4826 * np.median(np.abs(np.log(flat / middle[:, None])), axis=1)
         self.truth = dict(zip(problem.configs, middle.tolist(), strict=True))
         self._spread = dict(zip(problem.configs, spread.tolist(), strict=True))
+        self._correlation = correlation
         self._rng = random.Random(seed)
         self._of_round = [self._rng.gauss(0, 0.01) for _ in range(200)]
 
     def sample(self, run: Run) -> Sample:
         config, at = run.config, run.state.get("at", 0)
         run.state["at"] = at + 1
-        noise = self._of_round[at] + self._rng.gauss(0, self._spread[config])
-        return Sample(self.truth[config] * math.exp(noise))
+        own, before = self._rng.gauss(0, self._spread[config]), run.state.get("noise")
+        if before is not None:
+            own = self._correlation * before + math.sqrt(1 - self._correlation**2) * own
+        run.state["noise"] = own
+        return Sample(self.truth[config] * math.exp(self._of_round[at] + own))
 
 
-def wrong_of(problem: Problem, seeds: int, rule: Rule) -> dict[str, float]:
+def wrong_of(problem: Problem, seeds: int, rule: Rule, correlation: float) -> dict[str, float]:
     """How often the pick is slower than the best by more than the margin; and how often that is claimed not to be."""
     wrong = claimed = wrong_claims = 0
     for seed in range(seeds):
-        clock = Synthetic(problem, seed)
+        clock = Synthetic(problem, seed, correlation)
         trials, _ = raced(problem, clock, seed, rule)
         verdict = pick(trials, how="fastest")
         assert verdict is not None
@@ -305,6 +313,9 @@ def table(tallies: Sequence[Mapping[str, Tally]], title: str) -> dict[str, dict[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument(
+        "--correlation", type=float, default=0.0, help="of successive samples, where the truth is known"
+    )
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/race-recorded.json")
     asked = parser.parse_args()
     start = time.perf_counter()
@@ -316,7 +327,7 @@ def main() -> None:
             tallies = regrets_of(problem, asked.seeds, DISTURBED if disturbed else None)
             found[disturbed].append(tallies)
             rows += [row(problem, rule, tally, disturbed=disturbed) for rule, tally in tallies.items()]
-        confidence.append(wrong_of(problem, asked.seeds, Rule()))
+        confidence.append(wrong_of(problem, asked.seeds, Rule(), asked.correlation))
         rows.append({"problem": problem.name, "rule": "race, fastest", "synthetic": True, **confidence[-1]})
         ours = [one for one in rows if one["problem"] == problem.name and one["rule"] == "race, fastest"]
         said = "  ".join(

@@ -3,11 +3,15 @@
 import random
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
+from tests.fakes import ScriptedClock
 
-from tunesmith import Config, Measured, Resources, Sample, Trial
+from tunesmith import Config, Measured, Resources, Sample, Trial, autotune
+from tunesmith.core.outcome import Choice, choice_from_data, choice_to_data
 from tunesmith.errors import BadInput
 from tunesmith.measure.pick import pick, unfinished
+from tunesmith.tuned import TunedKernel
 
 
 def trial(name: str, seconds: Sequence[float], *, first: int = 0, at: str = "now", **resources: int) -> Trial:
@@ -133,10 +137,40 @@ def test_trials_of_a_race_that_was_stopped_are_told_from_those_that_left_it() ->
 
 
 def test_bad_options_are_named() -> None:
-    from tunesmith import autotune
-
     for option, value, good in (
         ("pick", "first", "cheapest, fastest, overlap"), ("margin", 0, "0.01"), ("confidence", 1.0, "0.95"),
     ):  # fmt: skip
         with pytest.raises(BadInput, match=good):
             autotune(configs=[Config(c=1)], **{option: value})(lambda x, *, c: c)  # type: ignore[arg-type]
+
+
+# --- in a search -------------------------------------------------------------------------------------
+
+
+def test_a_search_keeps_what_is_in_use_and_its_choice_says_how_sure_it_is() -> None:
+    times = {1: 1.0, 2: 1.2, 3: 0.995, 4: 0.9}
+    clock = ScriptedClock(lambda config: 1e-3 * times[config["c"]], noise=0.0005)  # type: ignore[index]
+
+    def tuned(*cs: int) -> TunedKernel:
+        return autotune(configs=[Config(c=c) for c in cs], clock=clock, version="in use")(lambda x, *, c: c)
+
+    x = np.ones(2)
+    assert tuned(1, 2)(x) == 1
+    assert tuned(3, 1, 2)(x) == 1, "the new one is faster by less than the margin, and stands first"
+    used = tuned(4, 3, 1, 2)
+    assert used(x) == 4
+    assert used.choice(x).within == 0.0
+    assert (used.choice(x).confidence, used.choice(x).doubt) == (0.95, "")
+
+
+def test_without_anything_in_use_the_first_of_the_space_wins_among_ties() -> None:
+    times = {1: 1.0, 2: 1.2, 3: 0.995}
+    clock = ScriptedClock(lambda config: 1e-3 * times[config["c"]], noise=0.0005)  # type: ignore[index]
+    for cs, winner in ((3, 1, 2), 3), ((1, 3, 2), 1):
+        f = autotune(configs=[Config(c=c) for c in cs], clock=clock, version=str(cs))(lambda x, *, c: c)
+        assert f(np.ones(2)) == winner
+
+
+def test_a_choice_keeps_what_was_said_of_it_as_data() -> None:
+    choice = Choice(Config(c=1), "search", "search", within=0.02, confidence=0.9, doubt="after 3", searched_at="then")
+    assert choice_from_data(choice_to_data(choice)) == choice
