@@ -60,7 +60,7 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     if not any(isinstance(t.outcome, Measured) for t in known.values()):
         known = {}  # failures alone are not believed: the machine may have been in a bad state
     before = store.choice(subject.key)
-    concluded = before.choice if before is not None and not before.choice.partial else None
+    concluded = before.choice if before is not None and before.choice.partial != BUDGET else None
     if concluded is not None and isinstance(getattr(known.get(concluded.config), "outcome", None), Measured):
         state.incumbent = concluded.config
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
