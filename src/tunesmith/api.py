@@ -11,11 +11,13 @@ from tunesmith.core.config import Config
 from tunesmith.core.model import Model, WorkOf
 from tunesmith.core.problem import Bucket
 from tunesmith.core.space import Space, space_from
+from tunesmith.core.stopping import CONFIDENCE, MARGIN
 from tunesmith.declaration import Declaration, Frontend, MakeInputs, SpaceLike
 from tunesmith.dispatch import KeyNames, KeySpec
 from tunesmith.errors import BadInput
 from tunesmith.evaluate import Effort
 from tunesmith.kernel import Clock, Kernel
+from tunesmith.measure.pick import Pick
 from tunesmith.tuned import TunedKernel
 
 __all__ = ["TunedKernel", "autotune"]
@@ -50,6 +52,9 @@ def autotune(
     strategy: str = "auto",
     budget_s: float | None = None,
     candidates: int | None = None,
+    pick: Pick = "cheapest",
+    margin: float = MARGIN,
+    confidence: float = CONFIDENCE,
     clock: Clock | Literal["wall", "events", "events-hot", "graph", "graph-hot"] | None = None,
     hot: Sequence[str] = (),
     version: str | None = None,
@@ -96,6 +101,11 @@ def autotune(
         budget_s: seconds one search may take.
         candidates: how many Configs one search may try; of a kernel with a `model`, those that it ranks first, and a
             tenth from the others.
+        pick: which Config wins: `cheapest` of those as fast as the fastest (the least shared memory, then registers),
+            the `fastest`, or `overlap`: of those whose [p20, p80] overlaps the fastest's the least shared memory.
+        margin: candidates are timed until none can be faster than the best by more than this part, and a Config
+            that is slower by no more is as good.
+        confidence: how sure both have to be.
         clock: what takes the time: an object, or a way of timing by name: `events` (the usual one on a GPU) with a cold
             L2 cache, `graph` for kernels shorter than a launch, each with `-hot` for arguments in the cache; `wall`
             on the CPU.
@@ -122,6 +132,7 @@ def autotune(
     names = key if callable(key) else tuple(key or ())
     restore, zero = tuple(restore_value or ()), tuple(reset_to_zero or ())
     listed = None if configs is None else list(configs)
+    effort = Effort(strategy, budget_s, candidates, pick=pick, margin=margin, confidence=confidence)
 
     def declare(
         kernel: Kernel, spaces: SpaceLike, said: KeyNames, own_clock: Clock | str | None,
@@ -134,8 +145,7 @@ def autotune(
             dims=tuple(dims) if dims is not None else () if callable(said) else tuple(dict.fromkeys(said)),
             flags=dict(flags or {}), make_inputs=make_inputs, reference=reference,
             model=None if model is None else Model.of(model),
-            policy=policy, effort=Effort(strategy, budget_s, candidates), clock=own_clock, hot=tuple(hot),
-            fixed=options or Config(),
+            policy=policy, effort=effort, clock=own_clock, hot=tuple(hot), fixed=options or Config(),
         )  # fmt: skip
 
     def of_triton(fn: Any) -> Any:

@@ -23,6 +23,7 @@ from tunesmith.evaluate import Effort
 from tunesmith.fingerprint import of_function
 from tunesmith.kernel import Around, Clock, Default, Kernel
 from tunesmith.measure.clock import CLOCK_NAMES
+from tunesmith.measure.pick import PICKS
 from tunesmith.options import Policy
 from tunesmith.search import STRATEGIES
 
@@ -116,6 +117,12 @@ class Declaration:
             raise BadInput(
                 f"{kernel}: candidates={most!r}; good values: a number of Configs from 1, or None for no limit"
             )
+        if self.effort.pick not in PICKS:
+            raise BadInput(f"{kernel}: {unknown('pick', self.effort.pick, PICKS)}")
+        if not 0 < self.effort.margin < 1:
+            raise BadInput(f"{kernel}: margin={self.effort.margin}; good values: a part above 0 and below 1, as 0.01")
+        if not 0.5 <= self.effort.confidence < 1:
+            raise BadInput(f"{kernel}: confidence={self.effort.confidence}; good values: from 0.5 to below 1, as 0.95")
 
     @cached_property
     def spec_fingerprint(self) -> str:

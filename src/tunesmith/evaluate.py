@@ -21,13 +21,14 @@ from tunesmith.core.model import Prediction
 from tunesmith.core.outcome import Failed, Measured, Resources, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
+from tunesmith.core.stopping import CONFIDENCE, MARGIN, Rule
 from tunesmith.errors import Busy, CompileFailed
 from tunesmith.events import Compiled, Compiling, Racing, Sampled, say
 from tunesmith.kernel import Around, Built, Clock, Executable, Job, Kernel, Run
 from tunesmith.measure.failure import attempt, told_of_failures
 from tunesmith.measure.inputs import Snapshot
-from tunesmith.measure.pick import pick
-from tunesmith.measure.race import Race, rounds_of
+from tunesmith.measure.pick import Pick, Verdict, pick
+from tunesmith.measure.race import Race, rule_for
 from tunesmith.store import Store
 from tunesmith.turns import Turns
 from tunesmith.workers import compile_all
@@ -84,6 +85,9 @@ class Effort:
         candidates: Configs at most, `None` for as many as the strategy wants. Of a kernel with a model they are those
             that the model ranks first, and a tenth from the others.
         jobs: compilers at once.
+        pick: how the winner is picked of what was measured.
+        margin, confidence: the race goes on until the best is known within this part, this sure.
+        rounds: instead of a race, time everybody so often.
     """
 
     strategy: str = "auto"
@@ -92,6 +96,14 @@ class Effort:
     jobs: int = 1
     seed: int = 0
     wait_s: float = 600.0
+    pick: Pick = "cheapest"
+    margin: float = MARGIN
+    confidence: float = CONFIDENCE
+    rounds: int | None = None
+
+    def verdict(self, trials: Sequence[Trial], incumbent: Config | None = None) -> Verdict | None:
+        """What the Trials say; they are in the Space's order."""
+        return pick(trials, self.margin, self.confidence, self.pick, incumbent)
 
 
 @dataclass
@@ -102,7 +114,9 @@ class Evaluation:
         at: when the search began, UTC, ISO 8601.
         deadline: `perf_counter` time at which the budget ends, `None` for no limit.
         trials: of this search, by Config.
+        incumbent: what is in use today: it is timed to the end of each race it is in.
         first_error: what the first failure raised: the cause of the error when nothing works.
+        cut_short: whether the latest race was stopped before its end.
     """
 
     subject: Subject
@@ -111,10 +125,12 @@ class Evaluation:
     effort: Effort
     at: str
     deadline: float | None
+    incumbent: Config | None = None
     trials: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
     compile_s: float = 0.0
     measure_s: float = 0.0
     first_error: BaseException | None = None
+    cut_short: bool = False
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
     _stored_at: float = field(default_factory=perf_counter)
     _around: Around | None = None
@@ -138,18 +154,28 @@ class Evaluation:
 
     @property
     def leaders(self) -> list[Config]:
-        """The fastest so far: raced beside what is new."""
-        verdict = pick(list(self.trials.values()))
-        return [] if verdict is None else [verdict.ranking[0].config]
+        """The fastest so far and what is in use today: raced beside what is new."""
+        verdict = self.effort.verdict(list(self.trials.values()))
+        if verdict is None:
+            return []
+        in_use = [t.config for t in verdict.ranking if t.config == self.incumbent]
+        return list(dict.fromkeys([verdict.ranking[0].config, *in_use]))
+
+    @property
+    def rule(self) -> Rule:
+        """Who leaves a race, and when it is over."""
+        if self.effort.rounds is not None:
+            return Rule(rounds=self.effort.rounds, everybody=True)
+        return rule_for(self.clock, Rule(self.effort.margin, self.effort.confidence))
 
     @property
     def overlaps(self) -> bool:
         """Whether candidates are timed while others are still being compiled.
 
         Not on the CPU, where compilers and kernels would slow each other down; nor for a Clock of one round
-        (`do_bench`): its only sample is not to be taken apart from the others'.
+        (`do_bench`): its only sample is not to be taken apart from the others'. Nor where everybody is timed anyway.
         """
-        return self.subject.device.kind != "cpu" and rounds_of(self.clock) > 1
+        return self.subject.device.kind != "cpu" and self.rule.rounds > 1 and not self.rule.everybody
 
     def evaluate(self, batch: Sequence[Config]) -> None:
         """Compile, load and race a batch, in its order; its Trials are stored even when Ctrl-C ends it.
@@ -177,14 +203,16 @@ class Evaluation:
         with self._race() as (race, run_of), closing(self.compile(batch, seen)) as ready:
             for executable in ready:
                 if not self.overlaps:
-                    race.enter(run_of(executable))
+                    race.enter(run_of(executable), stays=executable.config == self.incumbent)
                     continue
                 with self._alone(), self._turns.timing():
-                    race.welcome(run_of(executable))
+                    race.welcome(run_of(executable), stays=executable.config == self.incumbent)
                 self._keep(race, {executable.config}, at_once=False)
             say(Racing(race.candidates))
+            self.cut_short = True
             with self._alone():
                 race.run()
+            self.cut_short = not race.ended
         return seen
 
     # --- compiling -------------------------------------------------------------------------------
@@ -262,12 +290,12 @@ class Evaluation:
             self._keep(held[0], configs)
 
         race = Race(
-            self.clock, over=lambda: self.over, seed=self.effort.seed, first_round=self._next_round,
+            self.clock, rule=self.rule, over=lambda: self.over, seed=self.effort.seed, first_round=self._next_round,
             left=keep,
             progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
         )  # fmt: skip
         held.append(race)
-        self._next_round += rounds_of(self.clock)
+        self._next_round += self.rule.rounds + self.rule.finals
         try:
             yield race, lambda executable: _candidate(executable, subject, snapshot, around)
         finally:

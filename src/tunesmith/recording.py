@@ -31,13 +31,17 @@ FORMAT = "tunesmith-recording/1"
 
 
 def save(recording: Recording, path: Path) -> None:
-    """Write a Recording as JSON, a line for each Trial; compressed where the name ends in `.gz`.
-
-    The same Recording makes the same bytes.
+    """Write a Recording; compressed where the name ends in `.gz`.
 
     Raises:
         OSError: when the file cannot be written; what was there is untouched.
     """
+    text = dumps(recording).encode()
+    write_whole(path, gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+
+
+def dumps(recording: Recording) -> str:
+    """A Recording as JSON, a line for each Trial. The same Recording makes the same text."""
     head = {
         "format": FORMAT,
         "kernel": recording.kernel,
@@ -49,8 +53,7 @@ def save(recording: Recording, path: Path) -> None:
     }
     lines = [f'"{name}": {json.dumps(value)},' for name, value in head.items()]
     trials = [json.dumps(trial_to_data(trial), sort_keys=True) for trial in recording.trials]
-    text = "\n".join([f"{{{lines[0]}", *lines[1:], '"trials": [', ",\n".join(trials), "]}", ""]).encode()
-    write_whole(path, gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+    return "\n".join([f"{{{lines[0]}", *lines[1:], '"trials": [', ",\n".join(trials), "]}", ""])
 
 
 def load(path: Path) -> Recording:

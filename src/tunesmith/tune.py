@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from time import perf_counter
 
 from tunesmith.core.config import Config
-from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Trial, Untried
 from tunesmith.core.space import ENUMERATED, Space
 from tunesmith.errors import BudgetEnded, NoWorkingConfig
@@ -17,8 +16,7 @@ from tunesmith.evaluate import Effort, Evaluation, Subject
 from tunesmith.events import Started, Summary, say
 from tunesmith.kernel import Clock
 from tunesmith.measure.failure import all_failed, is_machines
-from tunesmith.measure.pick import Verdict, pick
-from tunesmith.measure.race import left_behind, rounds_of
+from tunesmith.measure.pick import Verdict, unfinished
 from tunesmith.order import most_promising_first, promising
 from tunesmith.search import strategy
 from tunesmith.store import Store
@@ -54,18 +52,24 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     cut: dict[str, int] = {}
     legal = _enumerate(subject.space, cut)
     deadline = None if effort.budget_s is None else perf_counter() + effort.budget_s
-    state = Evaluation(subject, store, clock, effort, datetime.now(timezone.utc).isoformat(), deadline)
+    at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
+    state = Evaluation(subject, store, clock, effort, at, deadline)
     if legal is not None and len(legal) == 1:
         return _compile_only(state, legal[0], cut)
     stored = store.trials(subject.key)
     known = {t.config: t for t in stored if _believed(t, subject)}
     if not any(isinstance(t.outcome, Measured) for t in known.values()):
         known = {}  # failures alone are not believed: the machine may have been in a bad state
+    before = store.choice(subject.key)
+    concluded = before.choice if before is not None and before.choice.partial != BUDGET else None
+    if concluded is not None and isinstance(getattr(known.get(concluded.config), "outcome", None), Measured):
+        state.incumbent = concluded.config
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
     _thread.depth = getattr(_thread, "depth", 0) + 1
     try:
         first = promising(subject, default, store) if legal != [] else []
-        _follow(state, known, first, *_to_time_again(known, stored, subject.key, rounds_of(clock)))
+        since = "" if concluded is None else concluded.searched_at
+        _follow(state, known, first, *_to_time_again(state, known, stored, since))
     finally:
         _thread.depth -= 1
     done = {**known, **state.trials}
@@ -106,28 +110,25 @@ def _believed(trial: Trial, subject: Subject) -> bool:
 
 
 def _to_time_again(
-    known: Mapping[Config, Trial], stored: Sequence[Trial], key: Key, rounds: int
+    state: Evaluation, known: Mapping[Config, Trial], stored: Sequence[Trial], since: str
 ) -> tuple[list[Config], bool]:
     """Of the stored Trials, those that go into a race beside what is new; and whether they need one of their own.
 
-    The incumbent, so that new Configs are compared with it side by side. In need of a race: those whose race was
-    stopped before it was over, and the best of those found under other versions.
+    The fastest and the incumbent, so that new Configs are compared with them side by side. In need of a race: those
+    whose race was stopped before it was over, and the best of those found under other versions.
+
+    Args:
+        since: when the last search began that was not cut short.
     """
-    verdict = pick(list(known.values()))
+    verdict = state.effort.verdict(list(known.values()))
     if verdict is None:
         return [], False
+    key = state.subject.key
     stale = [t for t in verdict.ranking if key.stale(t.soft)][:STALE_RERACED]
-    unfinished = [trial for trial in _unfinished(stored, rounds) if trial.config in known]
-    again = dict.fromkeys(t.config for t in (verdict.ranking[0], *unfinished, *stale))
-    return list(again), bool(stale or unfinished)
-
-
-def _unfinished(trials: Iterable[Trial], rounds: int) -> list[Trial]:
-    """Those that would still be in the race they were in, if it had not been stopped."""
-    samples = {t.config: t.outcome.samples for t in trials if isinstance(t.outcome, Measured)}
-    best_s = min((s.seconds for mine in samples.values() for s in mine), default=0.0)
-    going_on = {c for c, mine in samples.items() if len(mine) < rounds and not left_behind(mine, best_s)}
-    return [t for t in trials if t.config in going_on]
+    stopped = [t for t in unfinished([t for t in stored if t.at > since]) if t.config in known]
+    in_use = [] if state.incumbent is None else [state.incumbent]
+    again = dict.fromkeys([*in_use, *(t.config for t in (verdict.ranking[0], *stopped, *stale))])
+    return list(again), bool(stale or stopped)
 
 
 def _follow(
@@ -166,7 +167,7 @@ def _conclude(
     bounded = state.effort.candidates is not None and len(state.trials) >= state.effort.candidates
     why = BUDGET if state.over else BOUND if bounded else f"not drawn by {state.effort.strategy}"
     trials = tuple(done.get(config, Trial(config, Untried(why))) for config in legal)
-    verdict = pick(trials)
+    verdict = state.effort.verdict(trials, state.incumbent)
     summary = Summary(
         subject.key, None, verdict, trials, cut, subject.space.cardinality, known, why, state.compile_s, state.measure_s
     )  # fmt: skip
@@ -204,9 +205,7 @@ def _nothing_works(summary: Summary, state: Evaluation) -> NoWorkingConfig | Bud
 
 def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
     subject, budget_s = state.subject, state.effort.budget_s
-    cut_short = summary.why_untried == BUDGET and (
-        summary.counts["untried"] > 0 or _unfinished(summary.trials, rounds_of(state.clock))
-    )
+    cut_short = summary.why_untried == BUDGET and (summary.counts["untried"] > 0 or state.cut_short)
     bounded = summary.why_untried == BOUND and summary.counts["untried"] > 0
     partial = BUDGET if cut_short else BOUND if bounded else ""
     winner = verdict.winner
@@ -223,5 +222,6 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
         runner_up=runner_up.config if runner_up else None, ratio=ratio, ties=verdict.ties,
         measured_at=subject.exact if subject.exact != subject.key.problem else None,
         candidates=summary.counts, space=subject.space.digest, partial=partial, budget_s=budget_s,
-        most=state.effort.candidates,
+        most=state.effort.candidates, within=verdict.within, confidence=verdict.confidence, doubt=verdict.doubt,
+        searched_at=state.at,
     )  # fmt: skip

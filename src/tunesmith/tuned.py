@@ -19,7 +19,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
 from tunesmith.core.model import explain
-from tunesmith.core.outcome import Choice, Trial
+from tunesmith.core.outcome import Choice, Recording, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.declaration import Declaration, Frontend, SpaceLike
@@ -35,6 +35,7 @@ from tunesmith.missed import counted
 from tunesmith.ncu import compare, counters_of
 from tunesmith.options import Policy, options, policy_in_force
 from tunesmith.prepare import Fill, Preparation, Steps, Wanted
+from tunesmith.record import ROUNDS, record
 from tunesmith.store import Store, default_store
 from tunesmith.tables import NativeTable, Tables
 from tunesmith.tune import ONLY, search
@@ -244,6 +245,19 @@ class TunedKernel:
         assert summary.choice is not None
         self._tell(subject, summary.choice, summary)
         return summary
+
+    def record(self, *args: Any, rounds: int = ROUNDS, **kwargs: Any) -> Recording:
+        """Measure the whole Space for a call's arguments, every Config in every round, and store nothing.
+
+        Args:
+            rounds: samples of each Config, interleaved.
+
+        Raises:
+            BadInput: for a Space too large to enumerate.
+            Busy: when another search measures on the device for longer than `TUNESMITH_WAIT_S`.
+        """
+        subject = self._narrowed(self._subject(self._dispatcher.problem_of(*args, **kwargs)))
+        return record(subject, self._clock(subject.device), self._effort(None, None), rounds)
 
     def prepare(
         self, problems: Iterable[Wanted], *, device: Any = None, fill: Mapping[str, Fill] | None = None, **given: Any

@@ -15,10 +15,10 @@ from tests.conformance.test_triton_backend import gemm  # noqa: E402
 import tunesmith  # noqa: E402
 from tunesmith import Config, Sample  # noqa: E402
 from tunesmith.backends.cpu import device_of  # noqa: E402
+from tunesmith.core.stopping import APART  # noqa: E402
 from tunesmith.events import Compiled, Event, Sampled, watched  # noqa: E402
 from tunesmith.kernel import Run  # noqa: E402
 from tunesmith.measure.gpu_clock import EventClock  # noqa: E402
-from tunesmith.measure.race import APART  # noqa: E402
 
 
 class Noting(EventClock):

@@ -200,7 +200,10 @@ def test_a_file_without_attribute_says_what_is_in_it(run: Run, target: Target) -
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("tun",), "unknown command 'tun': did you mean 'tune'? known: tune, explain, compile, kernels, doctor, store"),
+        (
+            ("tun",),
+            "unknown command 'tun': did you mean 'tune'? known: tune, explain, record, compile, kernels, doctor, store",
+        ),
         (("store", "inf"), "unknown command 'inf': did you mean 'info'? known: info, gc, export, merge"),
         (("store",), "good ones: info, gc, export, merge"),
         (("tune",), "TARGET"),

@@ -23,6 +23,7 @@ from tunesmith.cli.doctor import doctor
 from tunesmith.cli.explain import explain
 from tunesmith.cli.kernels import kernels
 from tunesmith.cli.output import CANNOT_TELL, GOOD, INTERRUPTED, NO, USAGE, Commands, installed, note
+from tunesmith.cli.record import record
 from tunesmith.cli.tune import tune
 from tunesmith.errors import BadInput, Busy, StoreError, TunesmithError, TunesmithWarning, unknown
 
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.command()(tune)
 app.command()(explain)
+app.command()(record)
 app.command("compile")(compile_)
 app.command()(kernels)
 app.command()(doctor)

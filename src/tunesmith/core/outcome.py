@@ -142,6 +142,10 @@ class Choice:
         partial: why the search was not finished, empty where it was.
         budget_s: what the search was given, `None` for no limit.
         most: how many Configs the search was allowed, `None` for no limit.
+        within: no rival in the race is faster by more than this part, as sure as `confidence`; `None` if unknown.
+        confidence: how sure `within` is.
+        doubt: why the best is not known within the asked margin; empty where it is.
+        searched_at: when the search that found it began: UTC, ISO 8601.
         note: anything else a reader should know (stale versions, why a search was not allowed).
     """
 
@@ -159,6 +163,10 @@ class Choice:
     partial: str = ""
     budget_s: float | None = None
     most: int | None = None
+    within: float | None = None
+    confidence: float | None = None
+    doubt: str = ""
+    searched_at: str = ""
     note: str = ""
 
 
@@ -239,6 +247,10 @@ def choice_to_data(choice: Choice) -> dict[str, Any]:
         "partial": choice.partial,
         "budget_s": choice.budget_s,
         "most": choice.most,
+        "within": choice.within,
+        "confidence": choice.confidence,
+        "doubt": choice.doubt,
+        "searched_at": choice.searched_at,
         "note": choice.note,
     }
 
@@ -270,6 +282,10 @@ def choice_from_data(data: Mapping[str, Any]) -> Choice:
             partial=str(data.get("partial", "")),
             budget_s=None if data.get("budget_s") is None else float(data["budget_s"]),
             most=None if data.get("most") is None else int(data["most"]),
+            within=None if data.get("within") is None else float(data["within"]),
+            confidence=None if data.get("confidence") is None else float(data["confidence"]),
+            doubt=str(data.get("doubt", "")),
+            searched_at=str(data.get("searched_at", "")),
             note=str(data.get("note", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

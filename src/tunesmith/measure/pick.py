@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Measured, Resources, Trial
-from tunesmith.core.stats import paired_ratio
+from tunesmith.core.stats import median, paired_ratio
+from tunesmith.core.stopping import APART, CONFIDENCE, MARGIN, SCREENS
 
-#: A Config is as good as the fastest when it is at most this much slower, with 95 % confidence.
-MARGIN = 0.01
-#: Who has fewer samples than this left the race far behind, or the race was cut short: its median is no rival
-#: to one of many samples.
-ENOUGH = 5
+#: How a winner is picked: the cheapest of those as fast as the fastest, the fastest, the one with the least shared
+#: memory of those whose spread overlaps the fastest's.
+Pick: TypeAlias = Literal["cheapest", "fastest", "overlap"]
+PICKS: tuple[str, ...] = get_args(Pick)
+#: Who has fewer samples than this was far behind, or the race was cut short: its median is no rival to one of more.
+ENOUGH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,59 +25,187 @@ class Verdict:
 
     Attributes:
         winner: the Config to use.
-        ranking: all measured Trials, fastest first; those with too few samples to win come after the others.
+        ranking: all measured Trials, fastest first; those that left the race before it ended come after the others.
         ties: Configs as good as the fastest, the winner left out.
+        margin, confidence: how much slower one may be to be as good, and how sure that is.
+        within: with that confidence, no Config that was in the race to its end is faster than the winner by more than
+            this part; `None` where the samples are too few to say.
+        why: what decided between the winner and the fastest, in words; empty where it is the fastest.
     """
 
     winner: Trial
     ranking: tuple[Trial, ...]
     ties: tuple[Config, ...]
+    margin: float = MARGIN
+    confidence: float = CONFIDENCE
+    within: float | None = None
+    why: str = ""
+
+    @property
+    def doubt(self) -> str:
+        """Why the best is not known within the margin, in words; empty where it is."""
+        if self.within is not None and self.within <= self.margin:
+            return ""
+        assert isinstance(self.winner.outcome, Measured)
+        samples = len(self.winner.outcome.samples)
+        after = f"after {samples} sample{'s' if samples != 1 else ''}"
+        if self.within is None:
+            return f"{after}: too few to say how much faster another may be"
+        return f"{after} another may still be faster by {self.within:.1%}, more than the margin of {self.margin:.2%}"
 
 
-def pick(trials: Sequence[Trial], margin: float = MARGIN) -> Verdict | None:
+def pick(
+    trials: Sequence[Trial], margin: float = MARGIN, confidence: float = CONFIDENCE, how: Pick = "cheapest",
+    incumbent: Config | None = None,
+) -> Verdict | None:  # fmt: skip
     """The verdict, `None` when nothing was measured.
 
     Args:
         trials: in the Space's order, which decides between Configs that take the same resources.
         margin: how much slower a Config may be and still tie, by the upper bound of its paired ratio
             to the fastest: too few samples never make a tie.
+        how: `cheapest` takes of the ties the one with the fewest resources. `fastest` takes the smallest median,
+            `overlap` of those whose [p20, p80] overlaps the fastest's the fewest shared bytes, then the smaller median.
+        incumbent: in use today: it stays, unless `how` is another, as long as nothing is faster beyond doubt and by
+            more than the margin.
     """
-    place = {trial.config: i for i, trial in enumerate(trials)}
-    measured = [trial for trial in trials if isinstance(trial.outcome, Measured)]
-    most = max((_count(trial) for trial in measured), default=0)
-    ranking = sorted(measured, key=lambda trial: (_count(trial) < min(ENOUGH, most), _median(trial)))
+    timed = [_Timed.of(trial) for trial in trials if isinstance(trial.outcome, Measured)]
+    ranking = _ranked(timed)
     if not ranking:
         return None
     fastest = ranking[0]
-    level = [fastest, *[t for t in ranking[1:] if _upper_ratio(t, fastest) <= 1 + margin]]
-    winner = min(level, key=lambda t: (_cost(t.resources), place[t.config]))
-    return Verdict(winner, tuple(ranking), tuple(t.config for t in level if t is not winner))
+    level = [fastest, *[t for t in ranking[1:] if t.ratio_to(fastest, confidence)[2] <= 1 + margin]]
+    place = {trial.config: i for i, trial in enumerate(trials)}
+    winner, why = fastest, ""
+    if how == "overlap":
+        winner = min(_overlapping(ranking), key=lambda t: (t.trial.resources.shared_bytes or 0, t.median_s))
+        why = "its spread overlaps that of number 1, and it takes less shared memory"
+    elif how == "cheapest":
+        in_use = next((t for t in ranking if t.trial.config == incumbent), None)
+        if in_use is not None and not _beaten(in_use, fastest, margin, confidence):
+            winner, why = in_use, f"it was in use before, and number 1 is not faster by more than {margin:.2%}"
+        else:
+            winner = min(level, key=lambda t: (_cost(t.trial.resources), place[t.trial.config]))
+            why = (
+                f"it is as fast as number 1 within {margin:.2%}, and takes less "
+                "(shared memory, then registers, then threads; else it stands first in the space)"
+            )
+    return Verdict(
+        winner.trial, tuple(t.trial for t in ranking), tuple(t.trial.config for t in level if t is not winner),
+        margin, confidence, _within(winner, ranking, confidence), "" if winner is fastest else why,
+    )  # fmt: skip
 
 
-def _median(trial: Trial) -> float:
-    assert isinstance(trial.outcome, Measured)
-    return trial.outcome.median_s
+def unfinished(trials: Sequence[Trial]) -> list[Trial]:
+    """Of Trials of searches that never came to an end, those that had not left their race: it may have been stopped."""
+    timed = [_Timed.of(trial) for trial in trials if isinstance(trial.outcome, Measured)]
+    least: dict[str, float] = {}
+    for one in timed:
+        least[one.trial.at] = min(least.get(one.trial.at, one.least_s), one.least_s)
+    to_the_end = _in_to_the_end(timed)
+
+    def had_left(one: _Timed) -> bool:
+        screen = {0: APART, **SCREENS}.get(len(one.rounds))
+        return one not in to_the_end if screen is None else one.least_s > screen * least[one.trial.at]
+
+    return [one.trial for one in timed if not had_left(one)]
 
 
-def _count(trial: Trial) -> int:
-    assert isinstance(trial.outcome, Measured)
-    return len(trial.outcome.samples)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Timed:
+    """A Trial's figures, worked out once.
+
+    Attributes:
+        rounds: seconds by round; the median where a round has several samples.
+    """
+
+    trial: Trial
+    median_s: float
+    count: int
+    rounds: Mapping[int, float]
+
+    @classmethod
+    def of(cls, trial: Trial) -> _Timed:
+        assert isinstance(trial.outcome, Measured)
+        by_round: dict[int, list[float]] = {}
+        for sample in trial.outcome.samples:
+            if sample.round >= 0:
+                by_round.setdefault(sample.round, []).append(sample.seconds)
+        rounds = {number: mine[0] if len(mine) == 1 else median(mine) for number, mine in by_round.items()}
+        return cls(trial, trial.outcome.median_s, len(trial.outcome.samples), rounds)
+
+    @property
+    def least_s(self) -> float:
+        assert isinstance(self.trial.outcome, Measured)
+        return min(self.trial.outcome.samples_s)
+
+    @property
+    def spread_s(self) -> tuple[float, float]:
+        assert isinstance(self.trial.outcome, Measured)
+        return self.trial.outcome.spread_s
+
+    def shared_with(self, other: _Timed) -> list[int]:
+        """The rounds that both were in; none where they were timed by different searches."""
+        return sorted(self.rounds.keys() & other.rounds.keys()) if self.trial.at == other.trial.at else []
+
+    def ratio_to(self, other: _Timed, confidence: float) -> tuple[float, float, float]:
+        """How much longer it takes, with bounds, by the rounds both were in.
+
+        By the medians, and nothing is sure, where they were not timed side by side.
+        """
+        if self is other:
+            return 1.0, 1.0, 1.0
+        shared = self.shared_with(other)
+        if len(shared) < 2:
+            return self.median_s / other.median_s, 0.0, float("inf")
+        return paired_ratio([self.rounds[r] for r in shared], [other.rounds[r] for r in shared], confidence)
 
 
-def _upper_ratio(trial: Trial, fastest: Trial) -> float:
-    """The upper 95 % bound of how much longer it takes than the fastest, from the rounds both were in."""
-    mine, best = _by_round(trial), _by_round(fastest)
-    rounds = sorted(mine.keys() & best.keys())
-    if len(rounds) < 2 or trial.at != fastest.at:  # timed in different searches: not side by side
-        return float("inf")
-    return paired_ratio([mine[r] for r in rounds], [best[r] for r in rounds])[2]
+def _ranked(timed: Sequence[_Timed]) -> list[_Timed]:
+    """Fastest first. Who left a race before it ended comes after those who did not: it may have run at another clock,
+    and was compared with the others then."""
+    most = max((t.count for t in timed), default=0)
+    to_the_end = _in_to_the_end(timed)
+    return sorted(timed, key=lambda t: (t not in to_the_end or t.count < min(ENOUGH, most), t.median_s))
 
 
-def _by_round(trial: Trial) -> dict[int, float]:
-    assert isinstance(trial.outcome, Measured)
-    return {sample.round: sample.seconds for sample in trial.outcome.samples if sample.round >= 0}
+def _in_to_the_end(timed: Iterable[_Timed]) -> set[_Timed]:
+    """Who was in its race's last round, or in the last but one (an interrupted round has not all of them)."""
+    races: dict[tuple[str, int], list[tuple[_Timed, int]]] = {}
+    found: set[_Timed] = set()
+    for one in timed:
+        if one.rounds:
+            races.setdefault((one.trial.at, min(one.rounds)), []).append((one, max(one.rounds)))
+        else:
+            found.add(one)  # samples of no round: nothing says that it left
+    for entrants in races.values():
+        last = max(number for _, number in entrants)
+        found.update(one for one, number in entrants if number >= last - 1)
+    return found
+
+
+def _overlapping(ranking: Sequence[_Timed]) -> list[_Timed]:
+    low, high = ranking[0].spread_s
+    return [t for t in ranking if t.spread_s[0] <= high and t.spread_s[1] >= low]
+
+
+def _beaten(one: _Timed, fastest: _Timed, margin: float, confidence: float) -> bool:
+    """Whether the fastest is faster beyond doubt, and by more than the margin."""
+    ratio, low, _ = one.ratio_to(fastest, confidence)
+    return ratio > 1 + margin and low > 1
+
+
+def _within(winner: _Timed, ranking: Sequence[_Timed], confidence: float) -> float | None:
+    """By how much somebody may be faster than the winner, of those who were in the race with it to its end."""
+    to_the_end = _in_to_the_end(ranking)
+    if winner not in to_the_end or not winner.rounds:
+        return None
+    rivals = [t for t in ranking if t is not winner and t in to_the_end and t.shared_with(winner)]
+    each = 1 - (1 - confidence) / max(1, len(rivals))  # so that all hold at once
+    worst = max((winner.ratio_to(rival, each)[2] - 1 for rival in rivals), default=0.0)
+    return max(0.0, worst) if worst < float("inf") else None
 
 
 def _cost(resources: Resources) -> tuple[int, int, int]:
     """What a Config takes from its neighbours; unknown counts as nothing."""
-    return resources.threads or 0, resources.shared_bytes or 0, resources.registers or 0
+    return resources.shared_bytes or 0, resources.registers or 0, resources.threads or 0

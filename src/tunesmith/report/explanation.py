@@ -53,6 +53,9 @@ class Explanation:
         ]
         if choice.runner_up is not None and choice.ratio is not None:
             facts.append(("runner-up", f"{ratio(choice.ratio)} its time: {choice.runner_up!r}"))
+        if choice.within is not None and choice.confidence is not None:
+            sure = f"nobody in the race is faster by more than {choice.within:.2%}, {choice.confidence:.3g} sure"
+            facts.append(("known", f"{sure}; {choice.doubt}" if choice.doubt else sure))
         if choice.ties:
             facts.append(("ties", "; ".join(repr(tie) for tie in choice.ties)))
         if choice.distance:

@@ -18,7 +18,7 @@ from tunesmith.core.config import Config, KnobValue
 from tunesmith.core.outcome import Failed, Measured, Resources, Trial, Untried
 from tunesmith.core.problem import Problem
 from tunesmith.events import Summary
-from tunesmith.measure.pick import ENOUGH, MARGIN, Verdict
+from tunesmith.measure.pick import Verdict
 from tunesmith.report.units import (
     RESOURCES,
     count,
@@ -190,17 +190,15 @@ def _below(summary: Summary, rows: Sequence[Row], shown: Columns) -> Iterable[Re
     if shown.constant:
         whom = "all rows" if more or len(rows) > 2 else "both rows"
         yield Text(f"in {whom}: {', '.join(shown.constant)}")
-    winner = next(row for row in rows if row.mark == "winner")
     if any(row.relative < before.relative for before, row in pairwise(rows)):
-        yield Text(f"Who has fewer than {ENOUGH} samples (n) left the race early and ranks after the others.")
-    if winner.rank > 1:
-        yield Text(
-            f"The winner is as fast as number 1 within {MARGIN:.0%}, and takes less "
-            "(threads, then shared memory, then registers; else it stands first in the space)."
-        )
+        yield Text("Who left the race before its end, with fewer samples (n), ranks after the others.")
+    if summary.verdict.why:
+        yield Text(f"The winner is not number 1: {summary.verdict.why}.")
     elif summary.verdict.ties:
         ties = count(len(summary.verdict.ties), "Config")
-        yield Text(f"{ties} cannot be told from the winner within {MARGIN:.0%} (tie).")
+        yield Text(f"{ties} cannot be told from the winner within {summary.verdict.margin:.3g} of its time (tie).")
+    if summary.verdict.doubt:
+        yield Text(f"It is not known for sure: {summary.verdict.doubt}.")
 
 
 # --- everybody else -------------------------------------------------------------------------------------

@@ -1,0 +1,129 @@
+"""When a race has seen enough: who is worse beyond doubt, and whether the best is known. A rule is fed numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tunesmith.core.stats import median, student_t, trimmed_mean
+
+K = TypeVar("K")
+
+#: How much slower than the fastest a Config may be and still be as good, and how sure that has to be.
+MARGIN, CONFIDENCE = 0.01, 0.95
+#: After one and two rounds, who is slower by more than this factor leaves, by the least of its samples: whatever else
+#: runs on the machine makes a sample longer, never shorter, and rarely two of one candidate's.
+SCREENS = {1: 3.0, 2: 1.4}
+#: Timed apart, each when it was compiled, candidates are told apart by no less than this factor: the clock of a GPU
+#: that had nothing to do may be a sixth of what it is at work.
+APART = 10.0
+#: After these rounds everybody is judged. Few, as each look is another chance to err.
+LOOKS = (3, 4, 5, 7, 10, 14, 20, 28, 40, 56)
+#: From so many rounds on no more than so many go on: more are not told apart in the rounds that are left.
+CAPS = {7: 16, 14: 8, 28: 4}
+#: Rounds of a race at most, and of the finalists alone at its end.
+ROUNDS, FINALS = 64, 5
+#: A candidate is timed for so long in all, then no longer than for FEW rounds: what takes 0.1 s is not timed 64 times.
+LONG_S, FEW = 1.0, 15
+#: A pair's spread is estimated from few samples: the usual spread of all pairs counts as so many more.
+POOLED = 4
+#: Ratios are never believed to spread less than this: a timer's tick, and what a kernel's placement changes.
+LEAST_SPREAD = 5e-4
+#: The chance to err is shared by the looks; as they share most of their samples, by half of them.
+SHARES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Look(Generic[K]):
+    """What a rule says after a round.
+
+    Attributes:
+        staying: who goes on, in the order they were given.
+        leader: the fastest so far.
+        within: no one who goes on is faster than the leader by more than this part, with the rule's confidence;
+            infinite where it cannot be said.
+        decided: nothing that more rounds could change: the best is known within the margin, and of everybody who
+            goes on that it is as good.
+    """
+
+    staying: tuple[K, ...]
+    leader: K
+    within: float
+    decided: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Elimination by paired comparison: candidates are judged by the ratios of samples of the same round.
+
+    Args:
+        margin: how much faster than the leader another may be when the race ends.
+        confidence: that nobody is faster by more.
+        rounds: at most.
+        everybody: nobody leaves, and all are in all rounds: to record a whole space.
+    """
+
+    margin: float = MARGIN
+    confidence: float = CONFIDENCE
+    rounds: int = ROUNDS
+    everybody: bool = False
+
+    @property
+    def finals(self) -> int:
+        """Rounds of those who are left, when all is decided; none where each was to be timed so often and no more."""
+        return 0 if self.everybody or self.rounds == 1 else FINALS
+
+    def looks_after(self, rounds: int) -> bool:
+        """Whether anything may be decided after so many rounds."""
+        return not self.everybody and (rounds in SCREENS or rounds in LOOKS or rounds >= self.rounds)
+
+    def most_rounds(self, leader_s: float) -> int:
+        """How many rounds a race is worth whose leader takes so long."""
+        return self.rounds if self.everybody else min(self.rounds, max(FEW, math.floor(LONG_S / leader_s)))
+
+    def look(self, seconds: Mapping[K, Sequence[float]], stays: Collection[K] = ()) -> Look[K]:
+        """Judge candidates that have all been in the same rounds.
+
+        Args:
+            seconds: of each, a sample a round; at least one.
+            stays: who goes on whatever they take.
+        """
+        leader = min(seconds, key=lambda k: median(seconds[k]))
+        rounds = len(seconds[leader])
+        if rounds in SCREENS:
+            least = {k: min(mine) for k, mine in seconds.items()}
+            limit = min(least.values()) * SCREENS[rounds]
+            going = [k for k in seconds if least[k] <= limit or k in stays]
+            return Look(tuple(going), leader, math.inf if len(going) > 1 else 0.0, len(going) == 1)
+        gaps = self._gaps(seconds, leader)
+        going = [k for k, (gap, half) in gaps.items() if gap - half <= 0]
+        cap = min((most for after, most in CAPS.items() if rounds >= after), default=len(seconds))
+        best = set(sorted(going, key=lambda k: gaps[k][0])[: cap - 1])
+        staying = tuple(k for k in seconds if k == leader or k in best or k in stays)
+        open_ = [gaps[k] for k in staying if k in best]
+        within = math.expm1(max([half - gap for gap, half in open_], default=0.0))
+        as_good = all(gap + half <= math.log1p(self.margin) for gap, half in open_)
+        return Look(staying, leader, within, within <= self.margin and as_good)
+
+    def _gaps(self, seconds: Mapping[K, Sequence[float]], leader: K) -> dict[K, tuple[float, float]]:
+        """Of everybody but the leader: (log of the ratio to it, half the width of its interval)."""
+        base = [math.log(s) for s in seconds[leader]]
+        found = {
+            k: trimmed_mean([math.log(s) - b for s, b in zip(mine, base, strict=True)])
+            for k, mine in seconds.items()
+            if k != leader
+        }
+        if not found:
+            return {}
+        usual = median([deviation for _, deviation, _ in found.values()])
+        degrees = next(iter(found.values()))[2]
+        pooled = min(POOLED, (len(found) - 1) * degrees)
+        tail = (1 - self.confidence) / (SHARES * len(found))
+        t = student_t(pooled + degrees, 1 - 2 * tail)
+        gaps: dict[K, tuple[float, float]] = {}
+        for k, (gap, deviation, _) in found.items():
+            spread = math.sqrt((pooled * usual**2 + degrees * deviation**2) / (pooled + degrees))
+            gaps[k] = gap, t * max(spread, LEAST_SPREAD) / math.sqrt(len(base))
+        return gaps

@@ -1,0 +1,52 @@
+"""Measuring a whole Space, so that a search over it can be replayed where there is no such device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tunesmith.core.outcome import Recording
+from tunesmith.core.space import ENUMERATED
+from tunesmith.errors import BadInput
+from tunesmith.evaluate import Effort, Evaluation, Subject
+from tunesmith.events import Started, say
+from tunesmith.kernel import Clock
+from tunesmith.store import Store
+
+#: Samples of each Config: two halves of 15, of which one can be judged by the other.
+ROUNDS = 30
+
+
+def record(subject: Subject, clock: Clock, effort: Effort, rounds: int = ROUNDS) -> Recording:
+    """Compile every Config of a Space and time each in every round, in random order.
+
+    What fails is kept with its reason.
+
+    Nothing goes to the user's store: not everything a recording needs is what a search would have measured.
+
+    Raises:
+        BadInput: for a Space too large to enumerate, or no rounds.
+        Busy: when another search has been measuring on the device for too long.
+    """
+    if rounds < 1:
+        raise BadInput(f"rounds={rounds}; good values: integers from 1")
+    if subject.space.cardinality > ENUMERATED:
+        raise BadInput(
+            f"{subject.kernel.name}: a Space of {subject.space.cardinality:,} points is too large to record whole; "
+            f"hold knobs at one value until it has at most {ENUMERATED:,}"
+        )
+    configs = list(subject.space)
+    at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
+    say(Started(subject.kernel.name, subject.exact, len(configs), {}, 0, None))
+    with TemporaryDirectory(prefix="tunesmith-record-") as folder:
+        everybody = replace(effort, rounds=rounds, budget_s=None)
+        state = Evaluation(subject, Store.open(Path(folder)), clock, everybody, at, None)
+        state.evaluate(configs)
+    return Recording(
+        subject.kernel.name, subject.device.name, subject.exact,
+        tuple(state.trials[config] for config in configs if config in state.trials),
+        f"{clock.protocol}: {rounds} rounds, every Config once a round in random order",
+        meta={**subject.key.soft, "arch": subject.device.arch, "units": str(subject.device.units), "at": at},
+    )  # fmt: skip

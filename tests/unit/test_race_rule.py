@@ -1,0 +1,154 @@
+"""The rule of a race, on numbers alone; and that a race follows it."""
+
+import random
+
+import pytest
+from tests.unit.test_measure import Stub, TableClock
+
+from tunesmith import Config, Measured
+from tunesmith.core.stopping import CAPS, FEW, FINALS, ROUNDS, Rule
+from tunesmith.kernel import Run
+from tunesmith.measure.pick import pick
+from tunesmith.measure.race import Race
+
+
+def noisy(seed: int, rounds: int, noise: float, **means: float) -> dict[str, list[float]]:
+    """Samples of each, side by side; each round has a drift that all share."""
+    rng = random.Random(seed)
+    drift = [1 + 0.1 * rng.random() for _ in range(rounds)]
+    return {name: [mean * d * rng.lognormvariate(0, noise) for d in drift] for name, mean in means.items()}
+
+
+def test_one_round_drops_the_hopeless_alone_and_two_rounds_a_few_more() -> None:
+    assert Rule().look({"a": [1.0], "b": [2.9], "c": [3.1]}).staying == ("a", "b")
+    assert Rule().look({"a": [1.0, 1.0], "b": [9.0, 1.3], "c": [1.5, 1.5]}).staying == ("a", "b")
+
+
+def test_three_rounds_are_enough_for_a_gap_far_above_the_noise_and_not_for_one_within_it() -> None:
+    look = Rule().look({"a": [1.0, 1.1, 1.05], "b": [1.01, 1.09, 1.06], "c": [1.2, 1.31, 1.27]})
+    assert look.staying == ("a", "b")
+    assert not look.decided
+
+
+@pytest.mark.parametrize("rounds", [5, 10, 40])
+def test_a_sample_ten_times_too_long_throws_nobody_out(rounds: int) -> None:
+    for seed in range(50):
+        samples = noisy(seed, rounds, 0.005, best=1.0, other=1.05, third=1.06)
+        samples["best"][seed % rounds] *= 10
+        look = Rule().look(samples)
+        assert "best" in look.staying
+
+
+def test_the_best_is_known_when_nobody_can_be_faster_by_the_margin_and_all_ties_are_proved() -> None:
+    alike = noisy(3, 40, 0.005, a=1.0, b=1.0005)
+    look = Rule().look(alike)
+    assert look.decided
+    assert look.within <= 0.01
+    assert set(look.staying) == {"a", "b"}
+    assert not Rule(margin=0.001).look(alike).decided
+    assert not Rule().look({name: mine[:5] for name, mine in alike.items()}).decided
+
+
+def test_more_confidence_takes_more_rounds() -> None:
+    samples = noisy(4, 20, 0.005, a=1.0, b=1.001)
+    halves = [Rule(confidence=c).look(samples).within for c in (0.8, 0.95, 0.999)]
+    assert halves == sorted(halves)
+    assert halves[0] < halves[2]
+
+
+def test_of_many_alike_only_so_many_go_on_and_who_has_to_stay_stays() -> None:
+    samples = noisy(5, 28, 0.02, **{f"c{i}": 1.0 for i in range(30)}, slow=3.0)
+    look = Rule().look(samples, stays={"slow"})
+    assert len(look.staying) == CAPS[28] + 1
+    assert "slow" in look.staying
+    assert look.leader != "slow"
+
+
+def test_only_one_left_is_decided() -> None:
+    look = Rule().look({"a": [1.0] * 3})
+    assert (look.staying, look.within, look.decided) == (("a",), 0.0, True)
+
+
+def test_long_kernels_are_not_timed_as_often() -> None:
+    assert [Rule().most_rounds(s) for s in (1e-6, 0.02, 0.05, 1.0)] == [ROUNDS, 50, 20, FEW]
+
+
+def test_the_confidence_holds_where_the_truth_is_known() -> None:
+    """At most 5 % of races may end with one that is slower than the best by more than the margin."""
+    wrong = 0
+    for seed in range(200):
+        rng = random.Random(seed)
+        times = {i: 1 + 0.1 * rng.random() for i in range(12)}
+        clock = TableClock(times, noise=0.02, rng=rng)
+        race = Race(clock, seed=seed)
+        for i in times:
+            race.enter(Run(Stub(Config(x=i)), ()))
+        race.run()
+        verdict = pick([_trial(c, o) for c, o in race.outcomes.items()], how="fastest")
+        assert verdict is not None
+        wrong += times[verdict.winner.config["x"]] > 1.01 * min(times.values())  # type: ignore[index]
+    assert wrong / 200 <= 0.05
+
+
+def _trial(config: Config, outcome: object) -> object:
+    from tunesmith import Trial
+
+    return Trial(config, outcome, at="now")  # type: ignore[arg-type]
+
+
+# --- the race ----------------------------------------------------------------------------------------
+
+
+def raced(times: dict[int, float], stays: int | None = None, **clock: float) -> Race:
+    race = Race(TableClock(times, **clock))  # type: ignore[arg-type]
+    for i in times:
+        race.enter(Run(Stub(Config(x=i)), ()), stays=i == stays)
+    race.run()
+    return race
+
+
+def rounds_in(race: Race, x: int) -> list[int]:
+    outcome = race.outcomes[Config(x=x)]
+    assert isinstance(outcome, Measured)
+    return [sample.round for sample in outcome.samples]
+
+
+def test_what_is_in_use_is_timed_beside_the_winner_to_the_end() -> None:
+    race = raced({0: 1.0, 1: 5.0, 2: 5.0}, stays=1, noise=0.01)
+    assert rounds_in(race, 1) == rounds_in(race, 0)
+    assert rounds_in(race, 2) == [0]
+
+
+def test_the_finalists_are_timed_a_few_rounds_more_when_all_is_decided() -> None:
+    race = raced({0: 1.0, 1: 5.0})
+    assert race.ended
+    assert rounds_in(race, 0) == list(range(1 + FINALS))
+
+
+def test_a_race_that_cannot_tell_ends_all_the_same() -> None:
+    race = raced(dict.fromkeys(range(6), 1e-4), noise=0.1)
+    assert race.ended
+    assert race.look is not None
+    assert not race.look.decided
+    assert max(len(rounds_in(race, x)) for x in range(6)) == ROUNDS + FINALS
+
+
+def test_a_clock_that_takes_medians_itself_is_asked_once() -> None:
+    clock = TableClock({0: 1.0, 1: 1.0})
+    clock.rounds = 1  # type: ignore[attr-defined]
+    race = Race(clock)
+    for i in (0, 1):
+        race.enter(Run(Stub(Config(x=i)), ()))
+    race.run()
+    assert clock.calls == 2
+    assert race.ended
+
+
+def test_a_race_that_the_time_ends_says_so() -> None:
+    clock = TableClock({0: 1.0, 1: 1.0})
+    race = Race(clock, over=lambda: clock.calls == 5)
+    for i in (0, 1):
+        race.enter(Run(Stub(Config(x=i)), ()))
+    race.run()
+    assert not race.ended
+    assert race.samples == 5
