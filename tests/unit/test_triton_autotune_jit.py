@@ -388,13 +388,14 @@ def by_keyword(x, *, n, a, BLOCK: tl.constexpr):
     tl.store(x + i, a, mask=i < n)
 
 
-@pytest.mark.skipif(str(triton.__version__) < "3.9", reason="Triton compiles no such kernel before")
 def test_what_goes_by_keyword_alone_is_not_taken_by_position(gpu: FakeDriver) -> None:
     hooked = configs(pre_hook=lambda arguments: None)
     for some in (configs()[:1], hooked):
         kernel = tunesmith.autotune(some, ["a"], clock=by_block())(by_keyword)
         with pytest.raises(TypeError, match="positional"):
             kernel[(1,)](X, 5, 3)
+        if str(triton.__version__) < "3.9":  # which compiles no such kernel
+            continue
         for debug in ({}, {"debug": True}):
             kernel[(1,)](X, a=3, n=7, **debug)
             assert gpu.launches[-1].args[1:3] == (7, 3)
