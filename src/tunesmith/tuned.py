@@ -16,20 +16,17 @@ from weakref import WeakKeyDictionary
 from tunesmith import inputs, tracks
 from tunesmith.binaries import Binaries, job_for
 from tunesmith.core.config import Config
-from tunesmith.core.device import Device
 from tunesmith.core.key import Key
 from tunesmith.core.model import explain
 from tunesmith.core.outcome import Choice, Recording, Trial
 from tunesmith.core.problem import Problem
-from tunesmith.core.space import Space
 from tunesmith.declaration import Declaration, Frontend, SpaceLike
 from tunesmith.dispatch import Call, Dispatcher, LeftOut
 from tunesmith.errors import BadInput, Busy, TunesmithWarning
-from tunesmith.evaluate import Effort, Subject
+from tunesmith.evaluate import Subject
 from tunesmith.events import Summary
-from tunesmith.kernel import Clock, Job, Kernel
+from tunesmith.kernel import Job, Kernel
 from tunesmith.measure.allowed import captures_spared, why_not_to_measure
-from tunesmith.measure.clock import clock_for, protocol_for
 from tunesmith.measure.failure import name_the_config
 from tunesmith.missed import counted
 from tunesmith.ncu import compare, counters_of
@@ -37,6 +34,7 @@ from tunesmith.options import Policy, options, policy_in_force
 from tunesmith.prepare import Fill, Preparation, Steps, Wanted
 from tunesmith.record import ROUNDS, record
 from tunesmith.store import Store, default_store
+from tunesmith.subjects import ManyValues, Subjects
 from tunesmith.tables import NativeTable, Tables
 from tunesmith.tune import ONLY, search
 
@@ -44,8 +42,6 @@ from tunesmith.tune import ONLY, search
 REMEMBERED = 4096
 #: Stands over what the performance model says.
 MODEL_HEADING = "by the performance model"
-#: A field of the key that has had this many values, each searched, is likely a length that wants buckets.
-MANY_VALUES = 24
 
 
 class TunedKernel:
@@ -63,12 +59,11 @@ class TunedKernel:
         self._choices: OrderedDict[tuple[Policy, Key], Choice] = OrderedDict()
         self._binaries = Binaries(REMEMBERED)
         self._waited: set[Key] = set()  # Keys for which a call has waited in vain: the next does not wait again
-        self._spaces: dict[tuple[Problem, str], Space] = {}
+        self._subjects = Subjects(kernel, declared, self._frontend)
         # An Executable of just one Problem must not serve the others of its bucket: each call asks anew which one.
         self._exact_only = kernel.per_problem and bool(declared.spec.buckets)
         self._lock = threading.Lock()
-        self._searched: dict[str, set[object]] = {}
-        self._searching_s = 0.0
+        self._many_values = ManyValues(kernel.name, declared)
         self._left_out = LeftOut(kernel, declared.spec)
         self._warned: set[str] = set()
         self._served: WeakKeyDictionary[Callable[..., Any], Choice] = WeakKeyDictionary()
@@ -137,12 +132,12 @@ class TunedKernel:
 
     def lookup(self, *args: Any, **kwargs: Any) -> Choice | None:
         """The Choice that is known for a call, `None` if there is none. Launches and measures nothing."""
-        subject = self._subject(self._dispatcher.problem_of(*args, **kwargs))
+        subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
         return tracks.known_choice(subject, default_store(), self.tables, "lookup")
 
     def choice(self, *args: Any, **kwargs: Any) -> Choice:
         """The Choice that a call would use under the policy in force; under `search` that may mean measuring."""
-        subject = self._subject(self._dispatcher.problem_of(*args, **kwargs))
+        subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
         return self._choose(subject, self._allowed(subject, policy_in_force(self.declared.policy)))
 
     def explain(self, *args: Any, ncu: str | Path | None = None, **kwargs: Any) -> None:
@@ -160,13 +155,13 @@ class TunedKernel:
     def explanation(self, *args: Any, **kwargs: Any) -> tuple[Key, Choice, Sequence[Trial]]:
         """What `explain` prints: the call's Key, the Choice as far as it is known, and the stored Trials."""
         call = self._dispatcher.problem_of(*args, **kwargs)
-        subject = self._subject(call)
+        subject = self._subjects.of(call)
         policy = policy_in_force(self.declared.policy)
         store = default_store()
         with self._lock:
             choice = self._choices.get((policy, subject.key))
         if choice is None:
-            choice = self._explained(self._narrowed(subject), policy, store)
+            choice = self._explained(self._subjects.narrowed(subject), policy, store)
         notes = [choice.note]
         left_out = self._left_out.of(subject.key)
         if left_out:
@@ -187,7 +182,7 @@ class TunedKernel:
         Raises:
             BadInput: when there is a file to compare and no model, and for a file that can't be read.
         """
-        model, subject = self.declared.model, self._subject(self._dispatcher.problem_of(*args, **kwargs))
+        model, subject = self.declared.model, self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
         key, choice, trials = self.explanation(*args, **kwargs)
         resources = next((trial.resources for trial in trials if trial.config == choice.config), None)
         found = model and model.predict(subject.exact, choice.config, subject.device, resources)
@@ -199,11 +194,11 @@ class TunedKernel:
         return explain(found, subject.device) + compare(counters_of(ncu, self.kernel.name), found)
 
     def _explained(self, subject: Subject, policy: Policy, store: Store) -> Choice:
-        default = self._default(subject)
+        default = self._subjects.default(subject)
         if policy.track == "default" or subject.space.only is not None:
             return tracks.default_choice(default(), subject.space, policy.track)
         if policy.track == "search":
-            fresh = tracks.fresh_choice(subject, store, self.tables, self._effort(None, None))
+            fresh = tracks.fresh_choice(subject, store, self.tables, self._subjects.effort())
             if fresh is not None:
                 return fresh
         known = tracks.known_choice(subject, store, self.tables, policy.track)
@@ -231,7 +226,7 @@ class TunedKernel:
         """
         if options().read_only:
             raise BadInput(f"{self.kernel.name} is not tuned: TUNESMITH_READ_ONLY is set, and nothing is measured")
-        subject = self._narrowed(self._subject(self._dispatcher.problem_of(*args, **kwargs)))
+        subject = self._subjects.narrowed(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
         store = default_store()
         with store.claim(subject.key, options().wait_s) as claimed:
             if not claimed:
@@ -239,8 +234,10 @@ class TunedKernel:
                     f"{self.kernel.name}({subject.key.problem}) has been searched by another process for more than "
                     f"{options().wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
                 )
-            effort = self._effort(budget_s, strategy)
-            summary = search(subject, self._default(subject), store, self._clock(subject.device), effort)
+            effort = self._subjects.effort(budget_s, strategy)
+            summary = search(
+                subject, self._subjects.default(subject), store, self._subjects.clock(subject.device), effort
+            )
         self._found(subject.key)
         assert summary.choice is not None
         self._tell(subject, summary.choice, summary)
@@ -256,8 +253,8 @@ class TunedKernel:
             BadInput: for a Space too large to enumerate.
             Busy: when another search measures on the device for longer than `TUNESMITH_WAIT_S`.
         """
-        subject = self._narrowed(self._subject(self._dispatcher.problem_of(*args, **kwargs)))
-        return record(subject, self._clock(subject.device), self._effort(None, None), rounds)
+        subject = self._subjects.narrowed(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
+        return record(subject, self._subjects.clock(subject.device), self._subjects.effort(), rounds)
 
     def prepare(
         self, problems: Iterable[Wanted], *, device: Any = None, fill: Mapping[str, Fill] | None = None, **given: Any
@@ -295,12 +292,12 @@ class TunedKernel:
         policy = policy_in_force(self.declared.policy)
         if policy.track != "search" or options().read_only:
             return False
-        subject = self._subject(call)
+        subject = self._subjects.of(call)
         with self._lock:
             if (policy, subject.key) in self._choices:
                 return False
-        subject = self._narrowed(subject)
-        effort = self._effort(None, None)
+        subject = self._subjects.narrowed(subject)
+        effort = self._subjects.effort()
         return subject.space.only is None and (
             tracks.fresh_choice(subject, default_store(), self.tables, effort) is None
         )
@@ -308,11 +305,13 @@ class TunedKernel:
     def _choose_ahead(self, call: Call) -> Choice:
         """A call's Choice, kept in memory for calls under `lookup` too: there it may not cost a read of the store."""
         policy = policy_in_force(self.declared.policy)
-        subject = self._subject(call, identify=policy.track != "default")
+        subject = self._subjects.of(call, identify=policy.track != "default")
         choice = self._choose(subject, policy)
         if policy.track != "default" and choice.source not in (tracks.DEFAULT, tracks.MEANWHILE):
             lookup, strict = Policy.of("lookup"), Policy.of("lookup", strict=True)
-            known = tracks.lookup(self._narrowed(subject), self._default(subject), default_store(), self.tables, lookup)
+            known = tracks.lookup(
+                self._subjects.narrowed(subject), self._subjects.default(subject), default_store(), self.tables, lookup
+            )
             if known.source != tracks.DEFAULT:
                 with self._lock:
                     self._remember(lookup, subject.key, known)
@@ -320,7 +319,7 @@ class TunedKernel:
         return choice
 
     def _job(self, call: Call, config: Config) -> Job | None:
-        return job_for(config, self._subject(call, identify=False))
+        return job_for(config, self._subjects.of(call, identify=False))
 
     def problem(self, text: str | Problem) -> Problem:
         """A Problem written by hand (`M=512,N=512,K=512,dtype=float32`), checked and completed.
@@ -376,7 +375,7 @@ class TunedKernel:
 
     def _resolved(self, call: Call) -> tuple[Callable[..., Any], bool]:
         policy = policy_in_force(self.declared.policy)
-        subject = self._subject(call, identify=policy.track != "default")
+        subject = self._subjects.of(call, identify=policy.track != "default")
         allowed = self._allowed(subject, policy)
         choice = self._choose(subject, allowed)
         if choice.source != ONLY:  # one Config is right for all
@@ -390,59 +389,6 @@ class TunedKernel:
         if self._notes_latest:
             self._served[launch] = choice
         return launch, kept and not self._exact_only
-
-    def _subject(self, call: Call, *, identify: bool = True) -> Subject:
-        """What a call is about. Without `identify` the Key names no source: enough for the default track."""
-        kernel, declared = self.kernel, self.declared
-        device = kernel.device(call.args)
-        fingerprint = kernel.fingerprint() + declared.spec_fingerprint if identify else ""
-        soft = dict(kernel.versions()) if identify else {}
-        key = Key(
-            declared.name_for(kernel.name), fingerprint, call.problem, device.identity, self._protocol(device),
-            environment=tuple(sorted(kernel.environment().items())), soft=soft,
-        )  # fmt: skip
-        space = self._space_for(call.exact, device)
-        compiled = kernel.for_call(call.args)
-        subject = Subject(
-            compiled, key, call.exact, space, device, call.args, declared.restore, declared.zero, hot=declared.hot,
-            predict=None if declared.model is None else declared.model.predictor(call.exact, device),
-        )  # fmt: skip
-        around = self._frontend.around
-        return subject if around is None else replace(subject, around=lambda: around(subject.arguments))
-
-    def _narrowed(self, subject: Subject) -> Subject:
-        """The same with the Configs that the frontend leaves of its Space for these arguments."""
-        if self._frontend.narrow is None or subject.space.only is not None:
-            return subject
-        kept = self._frontend.narrow(list(subject.space), subject.arguments)
-        return replace(subject, space=Space.of(kept), ranked=self._frontend.ranked)
-
-    def _space_for(self, problem: Problem, device: Device) -> Space:
-        """The Space, which a function of the author's makes once for each Problem and device."""
-        if isinstance(self.declared.space, Space):
-            return self.declared.space
-        name = (problem, device.identity)
-        with self._lock:
-            if name not in self._spaces:
-                if len(self._spaces) >= REMEMBERED:
-                    self._spaces.clear()
-                self._spaces[name] = self.declared.space_for(problem, device)
-            return self._spaces[name]
-
-    def _protocol(self, device: Device) -> str:
-        """How it is measured, with what is done around each launch: both change what a sample means."""
-        declared = self.declared
-        named = declared.clock if isinstance(declared.clock, str) else None
-        own = None if isinstance(declared.clock, str) else declared.clock
-        clock = own.protocol if own is not None else protocol_for(device, named)
-        restore = f"+restore({','.join(sorted(declared.restore))})" if declared.restore else ""
-        zero = f"+zero({','.join(sorted(declared.zero))})" if declared.zero else ""
-        hot = f"+hot({','.join(sorted(declared.hot))})" if declared.hot else ""
-        return clock + restore + zero + hot
-
-    def _clock(self, device: Device) -> Clock:
-        clock = self.declared.clock
-        return clock_for(device, clock) if clock is None or isinstance(clock, str) else clock
 
     def _allowed(self, subject: Subject, policy: Policy) -> Policy:
         """The policy as far as this moment allows it: where nothing may be measured, a search is a look-up."""
@@ -466,7 +412,7 @@ class TunedKernel:
             if remembered in self._choices:
                 self._choices.move_to_end(remembered)
                 return self._choices[remembered]
-        choice, summary = self._decide(self._narrowed(subject), policy)
+        choice, summary = self._decide(self._subjects.narrowed(subject), policy)
         self._tell(subject, choice, summary)
         with self._lock:
             if choice.source == tracks.MEANWHILE:
@@ -484,43 +430,31 @@ class TunedKernel:
             self._choices.popitem(last=False)
 
     def _decide(self, subject: Subject, policy: Policy) -> tuple[Choice, Summary | None]:
-        default = self._default(subject)
+        default = self._subjects.default(subject)
         if policy.track == "default":
             return tracks.default_choice(default(), subject.space, "default"), None
         if policy.track == "lookup":
             return tracks.lookup(subject, default, default_store(), self.tables, policy), None
-        effort = self._effort(None, None)
+        effort = self._subjects.effort()
         if subject.key in self._waited:
             effort = replace(effort, wait_s=0.0)
         choice, summary = tracks.find(
-            subject, default, default_store(), self.tables, lambda: self._clock(subject.device), effort, options()
+            subject,
+            default,
+            default_store(),
+            self.tables,
+            lambda: self._subjects.clock(subject.device),
+            effort,
+            options(),
         )
         if summary is not None:
             self._found(subject.key)
-            self._note_many_values(subject.key.problem, summary)
+            self._many_values.note(subject.key.problem, summary)
         return choice, summary
 
     def _tell(self, subject: Subject, choice: Choice, summary: Summary | None) -> None:
         if self._frontend.chosen is not None:
             self._frontend.chosen(subject.key, choice, subject.arguments, summary)
-
-    def _effort(self, budget_s: float | None, strategy: str | None) -> Effort:
-        budgets = [b for b in (budget_s, options().budget_s, self.declared.effort.budget_s) if b is not None]
-        usual = self.declared.effort
-        return replace(
-            usual, strategy=strategy or usual.strategy, budget_s=budgets[0] if budgets else None,
-            jobs=options().jobs, wait_s=options().wait_s,
-        )  # fmt: skip
-
-    def _default(self, subject: Subject) -> Callable[[], Config]:
-        def default() -> Config:
-            narrowed = self._frontend.narrow is not None
-            if narrowed and self.declared.default is None:
-                return next(iter(subject.space))
-            config = self.declared.default_for(self.kernel.name, subject.exact, subject.device)
-            return next(iter(subject.space)) if narrowed and config not in subject.space else config
-
-        return default
 
     def _found(self, key: Key) -> None:
         """A search has ended: every call asks again, those of its Key the store, the others what is in memory."""
@@ -529,25 +463,6 @@ class TunedKernel:
             for remembered in [(policy, known) for policy, known in self._choices if known == key]:
                 del self._choices[remembered]
         self._dispatcher.clear()
-
-    def _note_many_values(self, problem: Problem, summary: Summary) -> None:
-        """Say once that a field of the key keeps changing and costs a search each time."""
-        if callable(self.declared.spec.names):
-            return
-        self._searching_s += summary.compile_s + summary.measure_s
-        for field in self.declared.spec.names:
-            values = self._searched.setdefault(field, set())
-            if len(values) > MANY_VALUES:
-                continue
-            values.add(problem.get(field))
-            if len(values) == MANY_VALUES and field not in self.declared.spec.buckets:
-                warnings.warn(
-                    f"{self.kernel.name}: key field {field!r} has had {len(values)} different values, each searched "
-                    f"({self._searching_s:.1f} s in all); sizes that may share a Config want "
-                    f"buckets={{{field!r}: 'pow2'}}",
-                    TunesmithWarning, stacklevel=2,
-                )  # fmt: skip
-                values.add(object())  # said once
 
     # --- as an object ----------------------------------------------------------------------------
 

@@ -1,0 +1,139 @@
+"""`Subjects`: from a kernel's call to what a search of it would be about; `ManyValues`: a key that never settles."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
+from tunesmith.core.key import Key
+from tunesmith.core.problem import Problem
+from tunesmith.core.space import Space
+from tunesmith.declaration import Declaration, Frontend
+from tunesmith.dispatch import Call
+from tunesmith.errors import TunesmithWarning
+from tunesmith.evaluate import Effort, Subject
+from tunesmith.events import Summary
+from tunesmith.kernel import Clock, Kernel
+from tunesmith.measure.clock import clock_for, protocol_for
+from tunesmith.options import options
+
+#: Spaces that a function of the author's made, kept in memory: more than a model's shapes, a bound all the same.
+KEPT = 4096
+#: A field of the key that has had this many values, each searched, is likely a length that wants buckets.
+MANY_VALUES = 24
+
+
+class Subjects:
+    """What is known of a kernel's calls before anything is looked up: Key, Space, clock, default, effort."""
+
+    def __init__(self, kernel: Kernel, declared: Declaration, frontend: Frontend) -> None:
+        self._kernel, self._declared, self._frontend = kernel, declared, frontend
+        self._spaces: dict[tuple[Problem, str], Space] = {}
+        self._lock = threading.Lock()
+
+    def of(self, call: Call, *, identify: bool = True) -> Subject:
+        """What a call is about. Without `identify` the Key names no source: enough for the default track."""
+        kernel, declared = self._kernel, self._declared
+        device = kernel.device(call.args)
+        fingerprint = kernel.fingerprint() + declared.spec_fingerprint if identify else ""
+        soft = dict(kernel.versions()) if identify else {}
+        key = Key(
+            declared.name_for(kernel.name), fingerprint, call.problem, device.identity, self._protocol(device),
+            environment=tuple(sorted(kernel.environment().items())), soft=soft,
+        )  # fmt: skip
+        space = self._space_for(call.exact, device)
+        compiled = kernel.for_call(call.args)
+        subject = Subject(
+            compiled, key, call.exact, space, device, call.args, declared.restore, declared.zero, hot=declared.hot,
+            predict=None if declared.model is None else declared.model.predictor(call.exact, device),
+        )  # fmt: skip
+        around = self._frontend.around
+        return subject if around is None else replace(subject, around=lambda: around(subject.arguments))
+
+    def narrowed(self, subject: Subject) -> Subject:
+        """The same with the Configs that the frontend leaves of its Space for these arguments."""
+        if self._frontend.narrow is None or subject.space.only is not None:
+            return subject
+        kept = self._frontend.narrow(list(subject.space), subject.arguments)
+        return replace(subject, space=Space.of(kept), ranked=self._frontend.ranked)
+
+    def _space_for(self, problem: Problem, device: Device) -> Space:
+        """The Space, which a function of the author's makes once for each Problem and device."""
+        if isinstance(self._declared.space, Space):
+            return self._declared.space
+        name = (problem, device.identity)
+        with self._lock:
+            if name not in self._spaces:
+                if len(self._spaces) >= KEPT:
+                    self._spaces.clear()
+                self._spaces[name] = self._declared.space_for(problem, device)
+            return self._spaces[name]
+
+    def _protocol(self, device: Device) -> str:
+        """How it is measured, with what is done around each launch: both change what a sample means."""
+        declared = self._declared
+        named = declared.clock if isinstance(declared.clock, str) else None
+        own = None if isinstance(declared.clock, str) else declared.clock
+        clock = own.protocol if own is not None else protocol_for(device, named)
+        restore = f"+restore({','.join(sorted(declared.restore))})" if declared.restore else ""
+        zero = f"+zero({','.join(sorted(declared.zero))})" if declared.zero else ""
+        hot = f"+hot({','.join(sorted(declared.hot))})" if declared.hot else ""
+        return clock + restore + zero + hot
+
+    def clock(self, device: Device) -> Clock:
+        """What times the kernel on a device."""
+        clock = self._declared.clock
+        return clock_for(device, clock) if clock is None or isinstance(clock, str) else clock
+
+    def effort(self, budget_s: float | None = None, strategy: str | None = None) -> Effort:
+        """How a search goes about it: what the call, the environment and the author say, in this order."""
+        budgets = [b for b in (budget_s, options().budget_s, self._declared.effort.budget_s) if b is not None]
+        usual = self._declared.effort
+        return replace(
+            usual, strategy=strategy or usual.strategy, budget_s=budgets[0] if budgets else None,
+            jobs=options().jobs, wait_s=options().wait_s,
+        )  # fmt: skip
+
+    def default(self, subject: Subject) -> Callable[[], Config]:
+        """Makes the Config that serves where nothing is known."""
+
+        def default() -> Config:
+            narrowed = self._frontend.narrow is not None
+            if narrowed and self._declared.default is None:
+                return next(iter(subject.space))
+            config = self._declared.default_for(self._kernel.name, subject.exact, subject.device)
+            return next(iter(subject.space)) if narrowed and config not in subject.space else config
+
+        return default
+
+
+class ManyValues:
+    """Notices a field of a kernel's key that keeps changing and costs a search each time."""
+
+    def __init__(self, kernel: str, declared: Declaration) -> None:
+        self._kernel, self._spec = kernel, declared.spec
+        self._searched: dict[str, set[object]] = {}
+        self._searching_s = 0.0
+
+    def note(self, problem: Problem, summary: Summary) -> None:
+        """A search has ended: say once if it was one too many."""
+        if callable(self._spec.names):
+            return
+        self._searching_s += summary.compile_s + summary.measure_s
+        for field in self._spec.names:
+            values = self._searched.setdefault(field, set())
+            if len(values) > MANY_VALUES:
+                continue
+            values.add(problem.get(field))
+            if len(values) == MANY_VALUES and field not in self._spec.buckets:
+                warnings.warn(
+                    f"{self._kernel}: key field {field!r} has had {len(values)} different values, each searched "
+                    f"({self._searching_s:.1f} s in all); sizes that may share a Config want "
+                    f"buckets={{{field!r}: 'pow2'}}",
+                    TunesmithWarning, stacklevel=2,
+                )  # fmt: skip
+                values.add(object())  # said once
