@@ -110,13 +110,14 @@ def test_more_open_files_than_select_knows_are_no_obstacle() -> None:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads children from /proc")
 def test_ctrl_c_leaves_no_child(tmp_path: Path) -> None:
     script = textwrap.dedent(f"""
-        import os
+        import os, signal
         from pathlib import Path
         from tests.fakes import misbehaving
         from tests.unit.test_children import running_children
         from tunesmith import Config, children
         from tunesmith.workers import compile_all
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
         children.call("tests.fakes:behave", {{"how": ""}}, 60)  # a spare one
         jobs = [(Config(n=i), misbehaving(Path({str(tmp_path)!r}) / str(i), "hang")) for i in range(3)]
         try:

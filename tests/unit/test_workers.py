@@ -214,10 +214,12 @@ def test_an_error_in_the_jobs_reaches_the_caller(tmp_path: Path) -> None:
 def test_ctrl_c_kills_the_children_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     script = f"""
+import signal
 from pathlib import Path
 from tunesmith import Config
 from tunesmith.kernel import Command
 from tunesmith.workers import compile_all
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job has it ignored
 argv = ("/bin/sh", "-c", "echo $$ > {tmp_path}/pid$0; sleep 60")
 list(compile_all([(Config(i=i), Command((*argv, str(i)), Path("{folder}") / str(i))) for i in range(2)], 2))
 """
