@@ -20,6 +20,7 @@ from triton import knobs
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.autotuner import Config as TritonConfig
 
+from tunesmith.backends.triton.written import GRID
 from tunesmith.backends.triton_autotune.bench import BenchClock, clock_asked_for
 from tunesmith.backends.triton_autotune.configs import (
     LAUNCH_OPTIONS,
@@ -34,7 +35,7 @@ from tunesmith.backends.triton_autotune.configs import (
 )
 from tunesmith.backends.triton_autotune.hooks import Hooks
 from tunesmith.backends.triton_autotune.pruning import Pruning
-from tunesmith.backends.triton_autotune.run import GRID, HookedKernel, PreHook, WrappedKernel
+from tunesmith.backends.triton_autotune.run import HookedKernel, PreHook, WrappedKernel
 from tunesmith.backends.triton_autotune.wiring import Asked, Engine, MakeEngine, Wiring
 from tunesmith.core.config import Config
 from tunesmith.core.key import Key

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tunesmith.backends.triton_autotune.run import GRID
+from tunesmith.backends.triton.written import GRID
 from tunesmith.errors import BadInput, unknown
 
 #: a `top_k` that keeps all

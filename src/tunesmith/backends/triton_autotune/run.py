@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias, cast
 
 from tunesmith import fingerprint
 from tunesmith.backends.cpu import device_of
+from tunesmith.backends.triton.devices import on_device
+from tunesmith.backends.triton.written import GRID
 from tunesmith.backends.triton_autotune.configs import computed_names, python_function
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
@@ -21,8 +22,6 @@ from tunesmith.kernel import Built, Job, Kernel, Specialised
 
 #: a Config's pre-hook: given the arguments and knobs by name, it may change what they hold
 PreHook: TypeAlias = "Callable[[dict[str, Any]], object]"
-#: the first parameter of every Triton kernel's runtime signature; it decides nothing
-GRID = "grid"
 
 
 @dataclass(frozen=True)
@@ -217,23 +216,8 @@ def _placed(run: Callable[..., Any]) -> Callable[..., Any]:
         for value in (*args, *kwargs.values()):
             device = getattr(getattr(value, "base", value), "device", None)
             if getattr(device, "type", "") == "cuda":
-                with _current_device(cast(Any, device).index):
+                with on_device(cast(Any, device).index):
                     return run(*args, **kwargs)
         return run(*args, **kwargs)
 
     return run_there
-
-
-@contextmanager
-def _current_device(index: int) -> Generator[None]:
-    from triton.runtime import driver
-
-    before = driver.active.get_current_device()
-    if before == index:
-        yield
-        return
-    driver.active.set_current_device(index)
-    try:
-        yield
-    finally:
-        driver.active.set_current_device(before)
