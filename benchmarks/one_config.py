@@ -12,20 +12,15 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from _results import FOLDER, write
 
-from tunesmith.core.stats import median
+from tunesmith.core.stats import geometric_mean, median
 
 RECORDING = Path(__file__).parents[1] / "tests" / "data" / "gemm_h200.json.gz"
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 def medians_of(recording: Mapping[str, Any]) -> list[list[float | None]]:

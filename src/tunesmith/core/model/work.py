@@ -66,11 +66,6 @@ class Work:
         """What all blocks read and write: the traffic to memory if there were no L2."""
         return self.blocks * (self.steps * self.step_bytes + self.end_bytes)
 
-    @property
-    def total_flops(self) -> float:
-        """Of the matrix units, of all blocks, padding included."""
-        return self.blocks * self.steps * self.flops
-
 
 #: What `model=` of a kernel takes: `Tiles`, `Rows`, or a function.
 WorkOf: TypeAlias = "Callable[[Problem, Config], Work]"
