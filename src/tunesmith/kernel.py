@@ -217,6 +217,10 @@ class Around(Protocol):
 class Clock(Protocol):
     """Takes one honest duration.
 
+    A Clock may have more: `rounds`, how often it wants to be asked for a candidate, where each sample is a median of
+    its own; `settle(run, seconds, over)`, which brings the device under the load of a launch that takes so long; and
+    `limits`, what held the device's clock back in the samples so far.
+
     Attributes:
         protocol: part of the Key; two Clocks that measure differently have different ones.
     """

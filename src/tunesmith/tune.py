@@ -11,6 +11,7 @@ from time import perf_counter
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Choice, Failed, Measured, Trial, Untried
 from tunesmith.core.space import ENUMERATED, Space
+from tunesmith.core.stats import median
 from tunesmith.errors import BudgetEnded, NoWorkingConfig
 from tunesmith.evaluate import Effort, Evaluation, Subject
 from tunesmith.events import Started, Summary, say
@@ -223,5 +224,13 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
         measured_at=subject.exact if subject.exact != subject.key.problem else None,
         candidates=summary.counts, space=subject.space.digest, partial=partial, budget_s=budget_s,
         most=state.effort.candidates, within=verdict.within, confidence=verdict.confidence, doubt=verdict.doubt,
-        searched_at=state.at,
+        searched_at=state.at, conditions=_conditions(winner.outcome, state.clock),
     )  # fmt: skip
+
+
+def _conditions(outcome: Measured, clock: Clock) -> str:
+    """`1605 MHz, held back by the power limit`; empty where nothing is known."""
+    hz = [sample.clock_hz for sample in outcome.samples if sample.clock_hz is not None]
+    limits = sorted(getattr(clock, "limits", ()))
+    facts = [f"{median(hz) / 1e6:.0f} MHz"] if hz else []
+    return ", ".join([*facts, *([f"held back by {' and '.join(limits)}"] if limits else [])])

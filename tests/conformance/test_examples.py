@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,11 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
+import tunesmith
 from tunesmith.cli import main
 
 GEMM = Path(__file__).parents[2] / "examples" / "triton_gemm.py"
+ROWS = GEMM.with_name("triton_rows.py")
 
 
 @pytest.fixture
@@ -48,3 +53,41 @@ def test_the_matrix_product_compiles_for_a_gpu_that_is_not_here(example: Any, ca
     [result] = json.loads(capfd.readouterr().out)["results"]
     assert result["compiled"] == 2
     assert all(config["registers"] > 0 and config["spills"] == 0 for config in result["configs"])
+
+
+_INTERPRETED = """
+import sys; sys.path.insert(0, sys.argv[1])
+import torch, triton, triton_rows
+from triton_rows import rms_norm, softmax, reference
+torch.manual_seed(0)
+x, w = torch.randn(5, 300).half(), torch.randn(300).half()
+# the interpreter of Triton 3.6 can't loop to a number that is an argument, beside numpy 2.4
+loops = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
+for ROWS, BLOCK in ((1, 512), (2, 512), *([(4, 64), (2, 256)] if loops else [])):
+    for kernel in (softmax, rms_norm):
+        y = torch.full_like(x, float("nan"))
+        args = (x, y) if kernel is softmax else (x, w, y)
+        kernel.fn[(-(-5 // ROWS),)](*args, 5, 300, ROWS=ROWS, BLOCK=BLOCK, LOOP=BLOCK < 300)
+        torch.testing.assert_close(y.double(), reference(kernel.__name__, x, w), rtol=2e-3, atol=2e-3)
+print("right")
+"""
+
+
+def test_the_row_kernels_are_right_where_rows_and_columns_do_not_fit() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", _INTERPRETED, str(ROWS.parent)], env=environment, capture_output=True, text=True
+    )
+    assert ended.stdout.strip() == "right", ended.stderr
+
+
+def test_every_config_of_a_row_kernel_covers_the_row() -> None:
+    spec = importlib.util.spec_from_file_location("rows_example", ROWS)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for n in (64, 3000, 131072):
+        configs = list(module.space(tunesmith.Problem({"rows": 16, "n": n}), None))
+        assert len(configs) > 10
+        assert all(config["LOOP"] == (config["BLOCK"] < n) for config in configs)

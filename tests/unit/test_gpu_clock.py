@@ -279,6 +279,22 @@ class Nvml(types.ModuleType):
         return self.reasons
 
 
+def test_a_long_kernel_is_launched_until_the_gpu_is_in_the_state_it_works_in(gpu: Gpu) -> None:
+    clock = EventClock(H200)
+    restored = list[int]()
+    run = Run(Launched(gpu), (tensor(0),), before=lambda: restored.append(1))
+    clock.settle(run, 2e-3, lambda: False)
+    launches = gpu.log.count("kernel on 0")
+    assert len(restored) == launches  # what a kernel adds to in place must not grow without end
+
+
+def test_a_short_kernel_does_not_load_a_gpu_and_a_budget_that_has_ended_is_kept(gpu: Gpu) -> None:
+    clock = EventClock(H200)
+    clock.settle(Run(Launched(gpu), (tensor(0),)), clocks.LONG_S / 2, lambda: False)
+    clock.settle(Run(Launched(gpu), (tensor(0),)), 2e-3, lambda: True)
+    assert gpu.log == []
+
+
 @pytest.mark.parametrize(("bits", "limits"), [(0x4, ("the power limit",)), (0x1, ()), (0, ())])
 def test_a_sample_carries_the_clock_and_a_reading_says_what_holds_it_back(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch, bits: int, limits: tuple[str, ...]
@@ -287,6 +303,7 @@ def test_a_sample_carries_the_clock_and_a_reading_says_what_holds_it_back(
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     clock, run = EventClock(H200), Run(Launched(gpu), (tensor(0),))
     assert clock.sample(run).clock_hz == 1605e6
+    assert clock.limits == set(limits)
     clock.sample(run)
     assert nvml.asked == 1  # a reading serves some milliseconds
     reading = GpuState().reading(0)

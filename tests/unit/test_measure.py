@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunesmith import Config, Measured, Resources, Sample, Trial
+from tunesmith import Config, Failed, Measured, Resources, Sample, Trial
 from tunesmith.errors import BadInput
 from tunesmith.kernel import Run
 from tunesmith.measure.clock import WallClock
@@ -83,6 +83,49 @@ def test_drift_in_the_middle_of_a_race_does_not_change_the_winner() -> None:
         verdict = pick(trials(race))
         assert verdict is not None
         assert verdict.winner.config == Config(x=7)
+
+
+class BoostedClock(TableClock):
+    """A device whose order of candidates is another until it has been under load."""
+
+    settled: float = 0.0
+
+    def sample(self, run: Run) -> Sample:
+        cold = {1: 0.8, 2: 1.0, 3: 9.0}
+        return super().sample(run) if self.settled else Sample(cold[run.config["x"]])  # type: ignore[index]
+
+    def settle(self, run: Run, seconds: float, over: Any) -> None:
+        assert not over()
+        run()
+        self.settled = seconds
+
+
+@pytest.mark.parametrize("arriving", [True, False])
+def test_candidates_are_compared_under_load(arriving: bool) -> None:
+    clock = BoostedClock({1: 1.06, 2: 1.03, 3: 9.0}, noise=0.003)
+    race = Race(clock)
+    for x in (1, 2, 3):
+        run = Run(Stub(Config(x=x)), ())
+        race.welcome(run) if arriving else race.enter(run)
+    race.run()
+    outcomes = race.outcomes
+    medians = {x: outcome.median_s for x in (1, 2) if isinstance(outcome := outcomes[Config(x=x)], Measured)}
+    assert clock.settled == 0.8  # by the one that was the fastest until then
+    assert medians[2] < medians[1]
+    assert race.ended
+
+
+def test_a_candidate_that_fails_under_load_is_out() -> None:
+    clock = BoostedClock({1: 1.0, 2: 1.1, 3: 9.0})
+    race, failing = Race(clock), Stub(Config(x=1))
+    race.welcome(Run(failing, ()))
+    race.welcome(Run(Stub(Config(x=2)), ()))
+    failing.error = RuntimeError("too hot")
+    race.run()
+    failed = race.outcomes[Config(x=1)]
+    assert isinstance(failed, Failed)
+    assert "too hot" in failed.reason
+    assert isinstance(race.outcomes[Config(x=2)], Measured)
 
 
 def test_among_ties_the_cheapest_is_picked_the_same_one_every_time() -> None:

@@ -146,6 +146,7 @@ class Choice:
         confidence: how sure `within` is.
         doubt: why the best is not known within the asked margin; empty where it is.
         searched_at: when the search that found it began: UTC, ISO 8601.
+        conditions: the device's clock while it was timed, and what held that back, where it can be read.
         note: anything else a reader should know (stale versions, why a search was not allowed).
     """
 
@@ -167,6 +168,7 @@ class Choice:
     confidence: float | None = None
     doubt: str = ""
     searched_at: str = ""
+    conditions: str = ""
     note: str = ""
 
 
@@ -251,6 +253,7 @@ def choice_to_data(choice: Choice) -> dict[str, Any]:
         "confidence": choice.confidence,
         "doubt": choice.doubt,
         "searched_at": choice.searched_at,
+        "conditions": choice.conditions,
         "note": choice.note,
     }
 
@@ -286,6 +289,7 @@ def choice_from_data(data: Mapping[str, Any]) -> Choice:
             confidence=None if data.get("confidence") is None else float(data["confidence"]),
             doubt=str(data.get("doubt", "")),
             searched_at=str(data.get("searched_at", "")),
+            conditions=str(data.get("conditions", "")),
             note=str(data.get("note", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

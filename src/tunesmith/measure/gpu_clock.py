@@ -31,6 +31,13 @@ MOST_FLUSHES = 64
 GRAPH_S = 100e-6
 #: ... but are never more than this
 MOST_IN_GRAPH = 64
+#: Kernels that take longer are compared under the load they make: at its power limit an H200 clocks a fifth lower than
+#: in the first launches, and who computes densest falls furthest.
+LONG_S = 300e-6
+#: ... after so much of it: its power averages over about a second.
+SETTLING_S = 1.0
+#: ... queued in stretches of this, so that a budget that ends, or Ctrl-C, is noticed.
+STRETCH_S = 0.05
 
 
 class _GpuClock:
@@ -39,6 +46,9 @@ class _GpuClock:
     Args:
         device: what the kernels run on.
         cold: whether the L2 cache holds none of the arguments when a launch begins, but those of `Run.hot`.
+
+    Attributes:
+        limits: what held the chip's clock back in any sample so far, in NVML's words.
 
     Raises:
         MissingEngine: without torch.
@@ -54,6 +64,7 @@ class _GpuClock:
         self._cold, self._l2_bytes = cold, device.l2_bytes
         self._flushes: dict[int, tuple[Any, float]] = {}
         self._state = GpuState()
+        self.limits: set[str] = set()
         self.protocol = self.protocol_of(cold)
 
     @classmethod
@@ -73,8 +84,29 @@ class _GpuClock:
         index = _device_index(run.args)
         with self._cuda.device(self._cuda.current_device() if index is None else index):
             seconds = self._seconds(run)
-            hz = self._state.clock_hz(int(self._cuda.current_device()))
-        return Sample(max(seconds, 1e-9), clock_hz=hz)  # below the events' tick: a nanosecond, not nothing
+            reading = self._state.reading(int(self._cuda.current_device()))
+        self.limits.update(reading.limits)
+        # below the events' tick: a nanosecond, not nothing
+        return Sample(max(seconds, 1e-9), clock_hz=reading.clock_hz)
+
+    def settle(self, run: Run, seconds: float, over: Callable[[], bool]) -> None:
+        """Bring the GPU into the state in which long kernels run: launch one of them until its power and clock settle.
+
+        Args:
+            seconds: what a launch takes. A kernel of less than LONG_S is left alone: it does not load a GPU for long.
+            over: whether there is time left.
+        """
+        if seconds < LONG_S:
+            return
+        index = _device_index(run.args)
+        with self._cuda.device(self._cuda.current_device() if index is None else index):
+            end = perf_counter() + SETTLING_S
+            while perf_counter() < end and not over():
+                for _ in range(max(1, math.ceil(STRETCH_S / seconds))):
+                    if run.before is not None:
+                        run.before()
+                    run()
+                self._cuda.current_stream().synchronize()
 
     def _seconds(self, run: Run) -> float:
         raise NotImplementedError

@@ -41,10 +41,6 @@ class GpuState:
         self._readings: dict[int, tuple[float, Reading]] = {}
         self._handles: dict[int, Any] = {}
 
-    def clock_hz(self, index: int) -> float | None:
-        """The clock now, or some milliseconds ago."""
-        return self.reading(index).clock_hz
-
     def reading(self, index: int) -> Reading:
         """The state of torch's GPU of this number, some milliseconds old at most."""
         now = perf_counter()

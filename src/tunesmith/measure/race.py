@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 
 from tunesmith.core.config import Config
@@ -103,12 +103,14 @@ class Race:
 
     def run(self) -> None:
         """Time until the rule has seen enough, the time is up, or Ctrl-C (which passes through)."""
+        settled = self._settle(self._arrivals)
         alive = self._not_hopeless()
         number, most = 0, self._rule.rounds
         while alive and number < most:
             if not self._round(number, alive):
                 return
             number += 1
+            settled = settled or self._settle({c: mine[0] for c in alive if (mine := self._samples[c])})
             staying, decided = self._judged(alive, number)
             leaving = set(alive) if number == 1 else set(alive) - set(staying)
             if self._tell is not None and leaving:
@@ -123,6 +125,22 @@ class Race:
             if not self._round(last, alive):
                 return
         self.ended = True
+
+    def _settle(self, samples: Mapping[Config, Sample]) -> bool:
+        """Let a Clock that knows how bring the device under the fastest one's load; whether that has been done.
+
+        What follows is compared under it: a GPU at work clocks lower than one that had nothing to do, and not all
+        candidates are slowed alike.
+        """
+        settle = getattr(self._clock, "settle", None)
+        running = [config for config in samples if config not in self._failed]
+        if settle is None or not running:
+            return settle is None
+        fastest = min(running, key=lambda config: samples[config].seconds)
+        _, failure, error = attempt("launch", lambda: settle(self._runs[fastest], samples[fastest].seconds, self._over))
+        if failure is not None and error is not None:
+            self._failed[fastest], self.errors[fastest] = failure, error
+        return failure is None
 
     def _round(self, number: int, alive: list[Config]) -> bool:
         """Time everybody once, in random order; whether there was time for all."""

@@ -51,6 +51,8 @@ class Explanation:
             ("source", choice.source),
             ("time", "never measured" if choice.median_s is None else duration(choice.median_s)),
         ]
+        if choice.conditions:
+            facts.append(("conditions", choice.conditions))
         if choice.runner_up is not None and choice.ratio is not None:
             facts.append(("runner-up", f"{ratio(choice.ratio)} its time: {choice.runner_up!r}"))
         if choice.within is not None and choice.confidence is not None:

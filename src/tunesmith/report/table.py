@@ -199,6 +199,8 @@ def _below(summary: Summary, rows: Sequence[Row], shown: Columns) -> Iterable[Re
         yield Text(f"{ties} cannot be told from the winner within {summary.verdict.margin:.3g} of its time (tie).")
     if summary.verdict.doubt:
         yield Text(f"It is not known for sure: {summary.verdict.doubt}.")
+    if summary.choice is not None and summary.choice.conditions:
+        yield Text(f"The device's clock: {summary.choice.conditions}.")
 
 
 # --- everybody else -------------------------------------------------------------------------------------
