@@ -1,7 +1,7 @@
 """How good the performance model's order is: from recordings of whole spaces on an H200. Needs no GPU.
 
     python benchmarks/model.py
-    python benchmarks/model.py --new FILE.json.gz  # matrix products recorded since, judged by the shipped constants
+    python benchmarks/model.py --new FILE.json.gz …  # products recorded since, judged by the shipped constants
 
 For each recorded problem the model ranks the whole space, and the fastest among its first few is compared with the
 fastest of all: of the 480 Configs of a matrix product the first 32 before compiling, and of the 424 that run the first
@@ -27,9 +27,10 @@ from _results import FOLDER, write
 from tunesmith.core.config import Config
 from tunesmith.core.device import known_device
 from tunesmith.core.model import FITTED, Constants, Prediction, Rows, Tiles, Work, WorkOf, predict, rank
-from tunesmith.core.outcome import Resources
+from tunesmith.core.outcome import Failed, Measured, Resources
 from tunesmith.core.problem import Problem
 from tunesmith.core.stats import median
+from tunesmith.recording import load
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 GEMM, ROWS = DATA / "gemm_h200.json.gz", DATA / "rows_h200.json.gz"
@@ -98,6 +99,18 @@ def row_wise(file: Path) -> list[Recorded]:
         _recorded(space["kernel"], space["shape"], space["entries"], [entry["times_us"] for entry in space["entries"]])
         for space in read(file)["spaces"]
     ]
+
+
+def recorded_since(file: Path) -> Recorded:
+    """A matrix product from a recording of `benchmarks/record_gemm.py`."""
+    recording = load(file)
+    trials = [trial for trial in recording.trials if isinstance(trial.outcome, (Measured, Failed))]
+    return Recorded(
+        "gemm", "x".join(str(recording.problem[name]) for name in "MNK"), tuple(trial.config for trial in trials),
+        work=tuple(WORK["gemm"](recording.problem, trial.config) for trial in trials),
+        seconds=tuple(t.outcome.median_s if isinstance(t.outcome, Measured) else None for t in trials),
+        resources=tuple(t.resources if isinstance(t.outcome, Measured) else None for t in trials),
+    )  # fmt: skip
 
 
 def _recorded(
@@ -211,7 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
     parser.add_argument("--all", action="store_true", help="only fit the constants to all problems, and print them")
-    parser.add_argument("--new", type=Path, help="a recording of matrix products that the constants were not fitted to")
+    parser.add_argument("--new", type=Path, nargs="*", default=[], help="recordings of further matrix products")
     given = parser.parse_args()
     problems = products(GEMM) + row_wise(ROWS)
     fit, places = Fit(problems), range(len(problems))
@@ -223,7 +236,7 @@ def main() -> None:
     for i, one in enumerate(problems):
         constants, _ = fit.best([j for j in places if j != i])
         rows.append({**row_of(one, constants), **judged(one, FITTED, "shipped_"), "constants": rounded(constants)})
-    new = [row_of(one, FITTED) for one in products(given.new)] if given.new else []
+    new = [row_of(recorded_since(file), FITTED) for file in given.new]
     of_gemm, of_rows = ([row for row in rows if (row["kernel"] == "gemm") is kind] for kind in (True, False))
     summary = {
         "worst_top32_before": max(row["regret_before"] for row in of_gemm),
@@ -249,7 +262,7 @@ def main() -> None:
             "problems they were not fitted to",
             "shipped": rounded(FITTED), "start": rounded(START),
         },
-        command="python benchmarks/model.py" + (f" --new {given.new.name}" if given.new else ""),
+        command=" ".join(["python benchmarks/model.py", *(["--new"] if new else []), *(f.name for f in given.new)]),
         rows=rows + [{**row, "new": True} for row in new], summary=summary, folder=given.folder,
     )  # fmt: skip
 
