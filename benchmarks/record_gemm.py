@@ -2,8 +2,8 @@
 
     python benchmarks/record_gemm.py FOLDER
 
-Writes one recording for each, with the kernel of `examples/`: 30 samples of each of 480 configurations, interleaved; `benchmarks/model.py --new` judges
-the shipped constants by them.
+Writes one recording for each, with the kernel of `examples/`: 30 samples of each of 480 configurations, interleaved.
+`benchmarks/model.py --new` judges the shipped constants by them.
 """
 
 from __future__ import annotations
