@@ -1,7 +1,7 @@
 """How good the performance model's order is: from recordings of whole spaces on an H200. Needs no GPU.
 
     python benchmarks/model.py
-    python benchmarks/model.py --new FILE.json.gz …  # products recorded since, judged by the shipped constants
+    python benchmarks/model.py --new benchmarks/recordings/*.json.gz  # products recorded since
 
 For each recorded problem the model ranks the whole space, and the fastest among its first few is compared with the
 fastest of all: of the 480 Configs of a matrix product the first 32 before compiling, and of the 424 that run the first
@@ -262,7 +262,7 @@ def main() -> None:
             "problems they were not fitted to",
             "shipped": rounded(FITTED), "start": rounded(START),
         },
-        command=" ".join(["python benchmarks/model.py", *(["--new"] if new else []), *(f.name for f in given.new)]),
+        command="python benchmarks/model.py" + (" --new benchmarks/recordings/*.json.gz" if new else ""),
         rows=rows + [{**row, "new": True} for row in new], summary=summary, folder=given.folder,
     )  # fmt: skip
 
