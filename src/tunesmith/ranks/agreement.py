@@ -73,7 +73,7 @@ class Agreement(Authority):
     def _board(self, asked: tracks.Asked) -> Board:
         # A look-up's default, where nothing may be measured, is not to settle what a search is to find.
         prefix = f"tunesmith/1/{self.group}/{asked.policy.track}/{asked.subject.key.digest}/"
-        return Board(self.store or default_store(), prefix)
+        return Board(default_store() if self.store is None else self.store, prefix)
 
 
 class _Talk:
@@ -164,6 +164,7 @@ class _Talk:
             if nobody and measures:
                 lease = Lease(self._board, "lease")
                 if lease.take(holder):
+                    self._leave()
                     with lease.held():
                         return self._search()
                 continue
@@ -202,6 +203,7 @@ class _Talk:
         Raises:
             NoAgreement: under `strict`.
         """
+        self._leave()
         group = self._agreement.group
         if self._agreement.strict:
             raise NoAgreement(
@@ -235,18 +237,17 @@ class _Talk:
 
     def _put_to_others(self, number: int, config: Config) -> str:
         """Why a Config does not work on a rank that waits; empty where it works on all."""
-        waiting = self._board.count("waiting", 0)
-        if not waiting:
-            return ""
-        self._board.write(f"proposal/{number}", config.text)
-        open_, end = set(range(1, waiting + 1)), monotonic() + TRY_S
-        while open_ and monotonic() < end:
-            for one in sorted(open_):
+        waiting = range(1, self._board.count("waiting", 0) + 1)
+        silent, end = [one for one in waiting if self._board.read(f"left/{one}") is None], monotonic() + TRY_S
+        if silent:
+            self._board.write(f"proposal/{number}", config.text)
+        while silent and monotonic() < end:
+            for one in list(silent):
                 answer = self._board.read(f"answer/{number}/{one}")
                 if answer:
                     return answer
-                if answer is not None:
-                    open_.discard(one)
+                if answer is not None or self._board.read(f"left/{one}") is not None:
+                    silent.remove(one)
             sleep(POLL_S)
         return ""
 
@@ -272,6 +273,11 @@ class _Talk:
                 self._board.write(f"answer/{number}/{self._number}", self._try(text))
             elif number not in self._answered:
                 return
+
+    def _leave(self) -> None:
+        """This rank waits no more."""
+        if self._number:
+            self._board.write(f"left/{self._number}", who())
 
     def _try(self, text: str) -> str:
         """Why a Config does not work here; empty where it does, and where that can't be told."""
@@ -332,7 +338,8 @@ def _agreement(
         raise BadInput("a group of ranks needs a name: agree('tp')")
     if timeout_s is not None and not 0 <= timeout_s < float("inf"):
         raise BadInput(f"timeout_s={timeout_s!r}; good values: seconds, from 0")
-    lacks = [n for n in ("compare_set", "check", "get", "set", "add") if not hasattr(store, n)] if store else []
+    needed = () if store is None else ("compare_set", "check", "get", "set", "add")
+    lacks = [name for name in needed if not hasattr(store, name)]
     if lacks:
         raise BadInput(
             f"store={store!r} has no {lacks[0]}; good ones: torch.distributed.TCPStore, FileStore, HashStore"
