@@ -80,9 +80,11 @@ class Job:
         file = folder / "rank.py"
         file.write_text(PREAMBLE + RANK + textwrap.dedent(script))
         path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+        # Locks of devices are the host's, in its folder for temporary files: other tests on it must not hold these up.
+        (folder / "tmp").mkdir(exist_ok=True)
         shared = {
             **os.environ, "PYTHONPATH": path, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-            "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1", **env,
+            "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "tmp"), **env,
         }  # fmt: skip
         self.ranks = [
             subprocess.Popen(
