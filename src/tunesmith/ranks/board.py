@@ -8,9 +8,9 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from functools import lru_cache
 from time import monotonic
 from typing import Any, Protocol, cast
+from weakref import WeakKeyDictionary
 
 from tunesmith.errors import NoAgreement
 from tunesmith.store.place import host
@@ -67,7 +67,7 @@ class Board:
     def __init__(self, store: KeyValueStore, prefix: str) -> None:
         self._prefix = prefix
         with _answering():
-            self._store = _own_connection(store, os.getpid())
+            self._store = _own_connection(store)
 
     def first(self, name: str, value: str) -> str:
         """Set a value unless there is one; what is there now."""
@@ -97,12 +97,21 @@ class Board:
             return self._store.add(self._prefix + name, more)
 
 
-@lru_cache(maxsize=8)
-def _own_connection(store: KeyValueStore, pid: int) -> KeyValueStore:
+#: by store, as long as the job keeps that (held longer, its port would be): the process that connected, and how
+_connections = WeakKeyDictionary[KeyValueStore, "tuple[int, KeyValueStore]"]()
+
+
+def _own_connection(store: KeyValueStore) -> KeyValueStore:
     """The store by a connection that no other thread's wait blocks, where it can be had (torch 2.5 and later)."""
-    store.check(["tunesmith"])  # fails at once where the store is gone; a new connection to it is tried for long
-    clone = getattr(store, "clone", None)
-    return store if clone is None else clone()
+    pid, own = _connections.get(store, (0, store))
+    if pid != os.getpid():  # the first, or the parent's before a fork
+        store.check(["tunesmith"])  # fails at once where the store is gone; a new connection to it is tried for long
+        clone = getattr(store, "clone", None)
+        if clone is None:
+            return store
+        own = clone()
+        _connections[store] = os.getpid(), own
+    return own
 
 
 @contextmanager
