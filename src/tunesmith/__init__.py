@@ -13,9 +13,10 @@ from tunesmith.core.outcome import Choice, Failed, Measured, Resources, Sample, 
 from tunesmith.core.problem import Problem
 from tunesmith.core.shaped import Shaped
 from tunesmith.core.space import Space
-from tunesmith.options import policy, take_over_asked
+from tunesmith.options import policy, shared_asked, take_over_asked
 
 if TYPE_CHECKING:
+    from tunesmith import plan, ranks
     from tunesmith.api import autotune
     from tunesmith.backends import cc
     from tunesmith.backends.call import built
@@ -40,6 +41,8 @@ _LAZY = {
     "built": ("tunesmith.backends.call", "built"),
     "cc": ("tunesmith.backends.cc", None),
     "misses": ("tunesmith.missed", "misses"),
+    "plan": ("tunesmith.plan", None),
+    "ranks": ("tunesmith.ranks", None),
     "take_over": ("tunesmith.takeover", "take_over"),
     "watch": ("tunesmith.report.terminal", "watch"),
 }
@@ -48,7 +51,7 @@ __all__ = [
     "Axis", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Model", "ModelClock", "Problem",
     "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial", "TunedKernel", "Untried", "Work",
     "add_device", "autotune", "booleans", "built", "cc", "choices", "integers", "known_device", "known_devices",
-    "misses", "permutations", "policy", "powers_of_two", "take_over", "watch",
+    "misses", "permutations", "plan", "policy", "powers_of_two", "ranks", "take_over", "watch",
 ]  # fmt: skip
 
 
@@ -72,6 +75,23 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+def _share_choices() -> None:
+    """Write or replay a plan, or agree with other ranks, where the environment asks for it."""
+    asked = shared_asked()
+    if asked.plan is not None or asked.replay is not None:
+        from tunesmith.plan import record_process, replay_process
+
+        if asked.plan is not None:
+            record_process(asked.plan)
+        if asked.replay is not None:
+            replay_process(asked.replay, asked.replay_miss)
+    if asked.ranks:
+        from tunesmith.ranks import agree_process
+
+        agree_process(asked.ranks)
+
+
+_share_choices()
 if take_over_asked():
     from tunesmith.takeover import take_over
 

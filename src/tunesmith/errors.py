@@ -11,6 +11,8 @@ TunesmithError
 ├── NoWorkingConfig                every Config of a search failed; lists the reasons with counts
 ├── BudgetEnded                    a search ended before any Config was measured
 ├── LookupMiss (LookupError)       `policy("lookup", strict=True)` and nothing is known; names the nearest key
+│   └── PlanMiss                   a plan is replayed strictly and has nothing for a call; names the nearest key
+├── NoAgreement                    ranks that must use one Config cannot be told which; names kernel and key
 ├── NotPrepared                some problems given to `prepare` could not be; names each with its reason
 ├── Busy                           someone else has been searching the same key for longer than one may wait
 └── StoreError                     a store that was named explicitly cannot be used
@@ -88,6 +90,14 @@ class BudgetEnded(TunesmithError):
 
 class LookupMiss(TunesmithError, LookupError):
     """Nothing is known for a call that was told to use only what is known."""
+
+
+class PlanMiss(LookupMiss):
+    """A plan that is replayed has no Config for a call, one for another source, or one that the kernel refuses."""
+
+
+class NoAgreement(TunesmithError):
+    """Ranks of a job that must use one Config cannot be told which: no store, no time, or it is none of this rank's."""
 
 
 class Busy(TunesmithError):

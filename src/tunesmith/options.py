@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeAlias, cast
+from weakref import WeakValueDictionary
 
 from tunesmith.core.outcome import TRACKS, Track
 from tunesmith.errors import BadInput, unknown
@@ -24,6 +26,10 @@ VARIABLES: Mapping[str, str] = {
     "TUNESMITH_BUDGET_S": "seconds one search may take (no limit)",
     "TUNESMITH_JOBS": "compilers run at once (the number of usable cores)",
     "TUNESMITH_TAKE_OVER": "1: every triton.autotune kernel of the process is tunesmith's (read on import)",
+    "TUNESMITH_PLAN": "a file to which the Choices that the process makes are added at its end (read on import)",
+    "TUNESMITH_REPLAY": "a plan whose Choices the process uses, and no others (read on import)",
+    "TUNESMITH_REPLAY_MISS": "of a call that the plan does not know: error, or default (error)",
+    "TUNESMITH_RANKS": "the group of ranks that agree on their Choices, through torch.distributed (read on import)",
     "TUNESMITH_CC": "the C compiler of the cc backend (cc, gcc or clang on PATH, else ziglang's)",
 }
 
@@ -127,6 +133,32 @@ def take_over_asked() -> bool:
     return _flag(os.environ, "TUNESMITH_TAKE_OVER")
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the environment says of Choices that others share: asked for on import, before the other options."""
+
+    plan: Path | None = None
+    replay: Path | None = None
+    replay_miss: str = "error"
+    ranks: str = ""
+
+
+def shared_asked() -> Shared:
+    """Whether this process writes or replays a plan, or agrees with other ranks.
+
+    Raises:
+        BadInput: for a path with an unknown user. What else is wrong is found by who uses it.
+    """
+
+    def file(name: str) -> Path | None:
+        asked = os.environ.get(name)
+        return _path(name, asked).absolute() if asked else None  # the program may change its folder
+
+    miss = os.environ.get("TUNESMITH_REPLAY_MISS", "").strip().lower() or "error"
+    ranks = os.environ.get("TUNESMITH_RANKS", "").strip()
+    return Shared(file("TUNESMITH_PLAN"), file("TUNESMITH_REPLAY"), miss, ranks)
+
+
 @cache
 def options() -> Options:
     """The environment's Options, read at the first call. `options.cache_clear()` makes the next call read again."""
@@ -136,15 +168,54 @@ def options() -> Options:
 # --- the one switch -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+class Authority:
+    """Has a say in which Choice a call gets: a plan that is written or replayed, ranks that agree. Hashable.
+
+    What is asked and decided are `tracks.Asked` and `tracks.Decided`; this one has no say at all.
+
+    Attributes:
+        measures: whether a call may still measure; where not, no track goes further than `lookup`.
+    """
+
+    measures = True
+
+    def decide(self, asked: Any) -> Any:
+        """The Choice for one call, and the Summary of the search it took."""
+        return asked.decide()
+
+    def foresee(self, asked: Any) -> Any:
+        """The Choice if it is known without deciding anything (for `explain`), else `None`."""
+        return None
+
+    def witness(self, asked: Any, choice: Any) -> None:
+        """What was decided in the end."""
+
+
+Authorities: TypeAlias = "tuple[Authority, ...]"
+
+
+@dataclass(frozen=True, eq=False)
 class Policy:
-    """How far a call may go. Compared by identity: there is one object for each (track, strict)."""
+    """How far a call may go. Compared by identity: there is one object for each (track, strict, by, said).
+
+    Attributes:
+        by: who has a say beside the track, the outermost first.
+        said: whether the track was asked for; a scope that only brings an authority leaves it to the environment and
+            the kernel.
+    """
 
     track: Track
     strict: bool = False
+    by: Authorities = ()
+    said: bool = True
+
+    @property
+    def identifies(self) -> bool:
+        """Whether a call needs to know its kernel's source."""
+        return self.track != "default" or bool(self.by)
 
     @staticmethod
-    def of(track: str, strict: bool = False) -> Policy:
+    def of(track: str, strict: bool = False, by: Authorities = (), *, said: bool = True) -> Policy:
         """The Policy of these words.
 
         Raises:
@@ -154,13 +225,24 @@ class Policy:
             raise BadInput(unknown("policy", track, TRACKS))
         if strict and track != "lookup":
             raise BadInput(f"policy({track!r}, strict=True): strict goes with 'lookup', where it makes a miss an error")
-        return _POLICIES[track, strict]
+        if not by and said:
+            return _POLICIES[track, strict]
+        with _lock:
+            found = _with_authorities.get((track, strict, by, said))
+            if found is None:
+                found = Policy(cast(Track, track), strict, by, said)
+                _with_authorities[track, strict, by, said] = found
+            return found
 
 
 _POLICIES = {(track, strict): Policy(cast(Track, track), strict) for track in TRACKS for strict in (False, True)}
+_with_authorities = WeakValueDictionary["tuple[str, bool, Authorities, bool]", Policy]()
+_lock = threading.Lock()
 
 #: the innermost open scope's Policy; read on every call of a tuned kernel
 scoped_policy: ContextVar[Policy | None] = ContextVar("tunesmith_policy", default=None)
+#: who has a say in the whole process, whatever the scope
+_everywhere: Authorities = ()
 
 
 @contextmanager
@@ -179,22 +261,40 @@ def policy(track: str, *, strict: bool = False) -> Generator[None]:
 
     `default`: the kernel's own heuristic. `lookup`: what the store and the tables know, else the heuristic.
     `search`: the same, and what nobody knows is measured. The scope holds for the thread (or async task) that
-    opened it; `TUNESMITH_POLICY` holds for the process.
+    opened it; `TUNESMITH_POLICY` holds for the process. A plan or an agreement of ranks around it stays in force.
 
     Args:
         track: `"default"`, `"lookup"` or `"search"`.
         strict: with `"lookup"`, a call of which nothing is known raises `LookupMiss`.
     """
-    with within(Policy.of(track, strict)):
+    outer = scoped_policy.get()
+    with within(Policy.of(track, strict, () if outer is None else outer.by)):
         yield
 
 
+@contextmanager
+def decided_by(authority: Authority) -> Generator[None]:
+    """Within this scope, an authority has a say in every Choice of this thread. How far calls go stays as it is."""
+    outer = scoped_policy.get() or Policy.of("search", said=False)
+    with within(Policy.of(outer.track, outer.strict, (*outer.by, authority), said=outer.said)):
+        yield
+
+
+def decided_everywhere_by(authority: Authority) -> None:
+    """From now on an authority has a say in the whole process. Before any kernel is called: warm calls don't ask."""
+    global _everywhere
+    _everywhere = (*_everywhere, authority)
+
+
 def policy_in_force(kernels_own: str | None) -> Policy:
-    """The scope's Policy, else the environment's, else the kernel's own, else `search`."""
+    """The scope's Policy, else the environment's, else the kernel's own, else `search`; and who has a say beside it."""
     scoped = scoped_policy.get()
-    if scoped is not None:
-        return scoped
-    asked = options()
-    if asked.policy is not None:
-        return Policy.of(asked.policy, asked.strict)
-    return Policy.of(kernels_own or "search")
+    if scoped is not None and scoped.said:
+        track, strict = scoped.track, scoped.strict
+    else:
+        asked = options()
+        track, strict = (kernels_own or "search", False) if asked.policy is None else (asked.policy, asked.strict)
+    by = _everywhere if scoped is None else _everywhere + scoped.by
+    if track == "search" and not all(authority.measures for authority in by):
+        track = "lookup"
+    return Policy.of(track, strict, by)

@@ -277,10 +277,12 @@ class Preparation:
         yield scope
         if scope is None:
             return
+        inside = policy_in_force(self.steps.own_policy)
         with within(None):
             outside = policy_in_force(self.steps.own_policy)
         known = all(item.choice is None or item.choice.source != tracks.DEFAULT for item in items)
-        if outside is scope or (outside.track == "lookup" and scope.track != "default" and known):
+        plain = not inside.by and not outside.by
+        if outside is inside or (plain and outside.track == "lookup" and inside.track != "default" and known):
             yield None
 
     # --- the end ---------------------------------------------------------------------------------

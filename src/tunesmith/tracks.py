@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Choice, Track
@@ -13,7 +14,7 @@ from tunesmith.errors import BudgetEnded, Busy, LookupMiss, TunesmithWarning
 from tunesmith.evaluate import Effort, Subject
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock
-from tunesmith.options import Options, Policy
+from tunesmith.options import Authority, Options, Policy
 from tunesmith.store import Store, StoredChoice
 from tunesmith.tables import Tables
 from tunesmith.tune import BOUND, ONLY, is_searching, search
@@ -22,6 +23,43 @@ from tunesmith.tune import BOUND, ONLY, is_searching, search
 DEFAULT = "default"
 #: the default, for a call that may not wait for the search under way: the next call asks again
 MEANWHILE = "default meanwhile"
+
+#: a Choice, and the Summary of the search that found it, if this call searched
+Decided: TypeAlias = "tuple[Choice, Summary | None]"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One call's Choice that has to be decided: what an `Authority` is given.
+
+    Attributes:
+        decide: what would be decided without the authority.
+        known: what needs no search, in the `search` track.
+    """
+
+    subject: Subject
+    policy: Policy
+    default: Callable[[], Config]
+    store: Store
+    clock: Callable[[], Clock]
+    effort: Effort
+    known: Callable[[], Choice | None]
+    decide: Callable[[], Decided]
+
+
+def decided(asked: Asked) -> Decided:
+    """What the authorities of a call's Policy make of what its track decides, the outermost with the last word."""
+    final = asked
+    for authority in reversed(asked.policy.by):
+        final = replace(asked, decide=_said_by(authority, final))
+    choice, summary = final.decide()
+    for authority in asked.policy.by:
+        authority.witness(asked, choice)
+    return choice, summary
+
+
+def _said_by(authority: Authority, asked: Asked) -> Callable[[], Decided]:
+    return lambda: authority.decide(asked)
 
 
 def default_choice(config: Config, space: Space, track: Track, note: str = "") -> Choice:
@@ -35,18 +73,19 @@ def known_choice(subject: Subject, store: Store, tables: Sequence[Tables], track
     A Config that the kernel's own constraints refuse is never used: that is one warning and a miss.
     """
     stored = store.choice(subject.key)
-    if stored is not None and _legal(subject, stored.choice.config, "the store"):
+    if stored is not None and legal(subject, stored.choice.config, "the store"):
         stale = subject.key.stale(stored.soft)
         note = f"found under other versions ({'; '.join(stale)})" if stale else stored.choice.note
         return replace(stored.choice, track=track, source="store", note=note)
     for table in tables:
         row = table.lookup(subject.key, subject.exact, subject.device)
-        if row is not None and _legal(subject, row.config, row.source):
+        if row is not None and legal(subject, row.config, row.source):
             return Choice(row.config, track, row.source, median_s=row.median_s, distance=row.distance, note=row.note)
     return None
 
 
-def _legal(subject: Subject, config: Config, source: str) -> bool:
+def legal(subject: Subject, config: Config, source: str) -> bool:
+    """Whether the kernel's own constraints accept a Config; one warning that names its source where not."""
     fault = subject.space.fault(config)
     if fault is not None:
         warnings.warn(
@@ -90,7 +129,7 @@ def lookup(
 def find(
     subject: Subject, default: Callable[[], Config], store: Store, tables: Sequence[Tables],
     clock: Callable[[], Clock], effort: Effort, options: Options,
-) -> tuple[Choice, Summary | None]:  # fmt: skip
+) -> Decided:  # fmt: skip
     """The `search` track: what is known, and what nobody knows is measured once, by one process at a time.
 
     Returns:
@@ -115,19 +154,20 @@ def find(
         if known is not None:
             return known, None
         if not claimed:
-            return _meanwhile(default(), "this key is being searched by another process or thread"), None
+            return meanwhile(default(), "this key is being searched by another process or thread"), None
         try:
             summary = search(subject, default, store, clock(), effort)
         except Busy as busy:
-            return _meanwhile(default(), str(busy)), None
+            return meanwhile(default(), str(busy)), None
         except BudgetEnded as ended:
             warnings.warn(f"{ended}: the default serves this call", TunesmithWarning, stacklevel=2)
-            return _meanwhile(default(), str(ended)), None
+            return meanwhile(default(), str(ended)), None
     assert summary.choice is not None
     return summary.choice, summary
 
 
-def _meanwhile(config: Config, why: str) -> Choice:
+def meanwhile(config: Config, why: str) -> Choice:
+    """The default, for this one call: the next asks again."""
     return Choice(config, "search", MEANWHILE, note=f"{why}: the default serves meanwhile")
 
 

@@ -25,7 +25,7 @@ from tunesmith.dispatch import Call, Dispatcher, LeftOut
 from tunesmith.errors import BadInput, Busy, TunesmithWarning
 from tunesmith.evaluate import Subject
 from tunesmith.events import Summary
-from tunesmith.kernel import Job, Kernel
+from tunesmith.kernel import Clock, Job, Kernel
 from tunesmith.measure.allowed import captures_spared, why_not_to_measure
 from tunesmith.measure.failure import name_the_config
 from tunesmith.missed import counted
@@ -194,7 +194,11 @@ class TunedKernel:
         return explain(found, subject.device) + compare(counters_of(ncu, self.kernel.name), found)
 
     def _explained(self, subject: Subject, policy: Policy, store: Store) -> Choice:
-        default = self._subjects.default(subject)
+        asked = self._asked(subject, policy)
+        foreseen = [choice for authority in policy.by if (choice := authority.foresee(asked)) is not None]
+        if foreseen:
+            return foreseen[0]
+        default = asked.default
         if policy.track == "default" or subject.space.only is not None:
             return tracks.default_choice(default(), subject.space, policy.track)
         if policy.track == "search":
@@ -305,9 +309,9 @@ class TunedKernel:
     def _choose_ahead(self, call: Call) -> Choice:
         """A call's Choice, kept in memory for calls under `lookup` too: there it may not cost a read of the store."""
         policy = policy_in_force(self.declared.policy)
-        subject = self._subjects.of(call, identify=policy.track != "default")
+        subject = self._subjects.of(call, identify=policy.identifies)
         choice = self._choose(subject, policy)
-        if policy.track != "default" and choice.source not in (tracks.DEFAULT, tracks.MEANWHILE):
+        if policy.track != "default" and not policy.by and choice.source not in (tracks.DEFAULT, tracks.MEANWHILE):
             lookup, strict = Policy.of("lookup"), Policy.of("lookup", strict=True)
             known = tracks.lookup(
                 self._subjects.narrowed(subject), self._subjects.default(subject), default_store(), self.tables, lookup
@@ -375,7 +379,7 @@ class TunedKernel:
 
     def _resolved(self, call: Call) -> tuple[Callable[..., Any], bool]:
         policy = policy_in_force(self.declared.policy)
-        subject = self._subjects.of(call, identify=policy.track != "default")
+        subject = self._subjects.of(call, identify=policy.identifies)
         allowed = self._allowed(subject, policy)
         choice = self._choose(subject, allowed)
         if choice.source != ONLY:  # one Config is right for all
@@ -404,7 +408,7 @@ class TunedKernel:
                 "nothing is known of it: its default Config serves. Call or tune it once before",
                 TunesmithWarning, stacklevel=2,
             )  # fmt: skip
-        return Policy.of("lookup")
+        return Policy.of("lookup", by=policy.by)
 
     def _choose(self, subject: Subject, policy: Policy) -> Choice:
         remembered = (policy, subject.key)
@@ -429,28 +433,33 @@ class TunedKernel:
         while len(self._choices) > REMEMBERED:
             self._choices.popitem(last=False)
 
-    def _decide(self, subject: Subject, policy: Policy) -> tuple[Choice, Summary | None]:
-        default = self._subjects.default(subject)
-        if policy.track == "default":
-            return tracks.default_choice(default(), subject.space, "default"), None
-        if policy.track == "lookup":
-            return tracks.lookup(subject, default, default_store(), self.tables, policy), None
-        effort = self._subjects.effort()
-        if subject.key in self._waited:
-            effort = replace(effort, wait_s=0.0)
-        choice, summary = tracks.find(
-            subject,
-            default,
-            default_store(),
-            self.tables,
-            lambda: self._subjects.clock(subject.device),
-            effort,
-            options(),
-        )
+    def _decide(self, subject: Subject, policy: Policy) -> tracks.Decided:
+        choice, summary = tracks.decided(self._asked(subject, policy))
         if summary is not None:
             self._found(subject.key)
             self._many_values.note(subject.key.problem, summary)
         return choice, summary
+
+    def _asked(self, subject: Subject, policy: Policy) -> tracks.Asked:
+        """What has to be decided, and how far this Policy's track would go for it."""
+        default, effort, store = self._subjects.default(subject), self._subjects.effort(), default_store()
+        if subject.key in self._waited:
+            effort = replace(effort, wait_s=0.0)
+
+        def clock() -> Clock:
+            return self._subjects.clock(subject.device)
+
+        def known() -> Choice | None:
+            return tracks.fresh_choice(subject, store, self.tables, effort)
+
+        def decide() -> tracks.Decided:
+            if policy.track == "default":
+                return tracks.default_choice(default(), subject.space, "default"), None
+            if policy.track == "lookup":
+                return tracks.lookup(subject, default, store, self.tables, policy), None
+            return tracks.find(subject, default, store, self.tables, clock, effort, options())
+
+        return tracks.Asked(subject, policy, default, store, clock, effort, known, decide)
 
     def _tell(self, subject: Subject, choice: Choice, summary: Summary | None) -> None:
         if self._frontend.chosen is not None:

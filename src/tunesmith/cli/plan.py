@@ -1,0 +1,103 @@
+"""`tunesmith plan`: the Choices that a program makes, as a file: write it, replay it, look at it, compare two."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
+
+import typer
+
+from tunesmith.cli.output import GOOD, NO, AsJson, Commands, print_json
+from tunesmith.errors import BadInput
+
+if TYPE_CHECKING:
+    from tunesmith.core.config import Config
+    from tunesmith.core.key import Key
+
+app = typer.Typer(cls=Commands, help="The Choices a program makes, as a file: write, replay, show, compare.")
+
+Command: TypeAlias = Annotated[
+    list[str], typer.Argument(metavar="COMMAND...", help="The program to run, after `--`: -- python prog.py …")
+]
+PlanFile: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="A plan.")]
+
+
+@app.command()
+def export(file: Annotated[Path, typer.Argument(help="The plan to write.")], command: Command) -> None:
+    """Run a program, and write the Choices that it and its child processes make. What was in the file is replaced."""
+    from tunesmith.plan import Plan
+
+    Plan({}).write(file)
+    _run(command, {"TUNESMITH_PLAN": str(file.absolute())})
+
+
+@app.command()
+def replay(
+    file: PlanFile,
+    command: Command,
+    miss: Annotated[
+        str, typer.Option(metavar="WHAT", help="A call that the plan does not know: error, or default.")
+    ] = "error",
+) -> None:
+    """Run a program with just the Configs of a plan. Nothing is measured."""
+    from tunesmith.plan import Plan, Replay
+
+    plan = Plan.read(file)
+    Replay(lambda: plan, miss, str(file))  # a bad `miss` is said before anything runs
+    _run(command, {"TUNESMITH_REPLAY": str(file.absolute()), "TUNESMITH_REPLAY_MISS": miss})
+
+
+def _run(command: list[str], environment: Mapping[str, str]) -> NoReturn:
+    """Become the program: its output, signals and exit code are its own."""
+    if shutil.which(command[0]) is None:
+        raise BadInput(f"{command[0]!r} is not a program that can be run; write: -- python prog.py …")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execvpe(command[0], command, {**os.environ, **environment})
+
+
+@app.command()
+def show(file: PlanFile, json: AsJson = False) -> None:
+    """List what a plan holds, a Config for each kernel and Problem."""
+    from tunesmith.plan import Plan
+
+    plan = Plan.read(file)
+    if json:
+        choices = [{**key.to_data(), "config": dict(config)} for key, config in plan.choices.items()]
+        print_json("plan-show", {"choices": [{k: v for k, v in row.items() if k != "soft"} for row in choices]})
+        return
+    for key, config in plan.choices.items():
+        print(f"{_title(key)}: {config!r}")
+
+
+def _spelled(config: Config | None) -> str:
+    return "(absent)" if config is None else repr(config)
+
+
+def _title(key: Key) -> str:
+    return f"{key.kernel}({key.problem}) on {key.device}"
+
+
+@app.command()
+def diff(file: PlanFile, other: PlanFile, json: AsJson = False) -> int:
+    """Say in which Choices two plans differ; the exit code is 1 if they do."""
+    from tunesmith.plan import Plan
+
+    rows = Plan.read(file).differences(Plan.read(other))
+    if json:
+        found = [
+            {**{k: v for k, v in key.to_data().items() if k != "soft"}, "config": None if here is None else dict(here),
+             "other": None if there is None else dict(there)}
+            for key, here, there in rows
+        ]  # fmt: skip
+        print_json("plan-diff", {"differences": found})
+    elif not rows:
+        print("the plans are the same")
+    else:
+        for key, here, there in rows:
+            print(f"{_title(key)}: {_spelled(here)} → {_spelled(there)}")
+    return NO if rows else GOOD
