@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from time import perf_counter
@@ -37,6 +38,16 @@ def is_searching() -> bool:
     return getattr(_thread, "depth", 0) > 0
 
 
+@contextmanager
+def searching() -> Generator[None]:
+    """Within this scope this thread is in the middle of a search."""
+    _thread.depth = getattr(_thread, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _thread.depth -= 1
+
+
 def search(subject: Subject, default: Callable[[], Config], store: Store, clock: Clock, effort: Effort) -> Summary:
     """Find the fastest Config and store it with every Trial.
 
@@ -65,13 +76,10 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     if concluded is not None and isinstance(getattr(known.get(concluded.config), "outcome", None), Measured):
         state.incumbent = concluded.config
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
-    _thread.depth = getattr(_thread, "depth", 0) + 1
-    try:
+    with searching():
         first = promising(subject, default, store) if legal != [] else []
         since = "" if concluded is None else concluded.searched_at
         _follow(state, known, first, *_to_time_again(state, known, stored, since))
-    finally:
-        _thread.depth -= 1
     done = {**known, **state.trials}
     return _conclude(state, legal if legal is not None else list(done), done, cut, len(known))
 
