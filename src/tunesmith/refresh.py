@@ -89,8 +89,8 @@ def refresh(
     )  # fmt: skip
     store.put_choice(key, after, dict(key.soft))
     fate: Fate = "kept" if winner.config == before.config else "changed"
-    ratio = _ratio(winner, state.trials.get(before.config)) if fate == "changed" else None
     old = state.trials.get(before.config)
+    ratio = side_by_side(winner, old) if fate == "changed" else None
     why = f"{before.config!r}: {old.outcome.reason}" if old and isinstance(old.outcome, Failed) else ""
     return Refreshed(key, fate, stale, len(trials), before, after, ratio, why)
 
@@ -104,15 +104,15 @@ def _best(subject: Subject, store: Store, effort: Effort, in_use: Config, best: 
     return list(dict.fromkeys([*legal, *[config for config in ranking if config != in_use][:best]]))
 
 
-def _ratio(winner: Trial, before: Trial | None) -> float | None:
-    """How the winner's time compares with that of what was in use, by the rounds both were in."""
-    if before is None or not isinstance(before.outcome, Measured):
+def side_by_side(now: Trial, before: Trial | None) -> float | None:
+    """How many times as long one Config takes as another, by the rounds both were in; `None` if they never met."""
+    if before is None or now.at != before.at:
         return None
-    mine, old = _by_round(winner), _by_round(before)
+    mine, old = _by_round(now), _by_round(before)
     shared = sorted(mine.keys() & old.keys())
     return paired_ratio([mine[r] for r in shared], [old[r] for r in shared])[0] if shared else None
 
 
 def _by_round(trial: Trial) -> Mapping[int, float]:
-    assert isinstance(trial.outcome, Measured)
-    return {sample.round: sample.seconds for sample in trial.outcome.samples if sample.round >= 0}
+    samples = trial.outcome.samples if isinstance(trial.outcome, Measured) else ()
+    return {sample.round: sample.seconds for sample in samples if sample.round >= 0}

@@ -14,7 +14,7 @@ from types import MethodType
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from tunesmith import inputs, tracks
+from tunesmith import inputs, missed, tracks
 from tunesmith.binaries import Binaries, job_for
 from tunesmith.core.config import Config
 from tunesmith.core.key import Key
@@ -23,13 +23,12 @@ from tunesmith.core.outcome import Choice, Recording, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.declaration import Declaration, Frontend, SpaceLike
 from tunesmith.dispatch import Call, Dispatcher, LeftOut
-from tunesmith.errors import BadInput, Busy, TunesmithWarning
+from tunesmith.errors import BadInput, Busy, LookupMiss, TunesmithWarning
 from tunesmith.evaluate import Subject
 from tunesmith.events import Summary
 from tunesmith.kernel import Job, Kernel
 from tunesmith.measure.allowed import captures_spared, why_not_to_measure
 from tunesmith.measure.failure import name_the_config
-from tunesmith.missed import counted
 from tunesmith.ncu import compare, counters_of
 from tunesmith.options import Policy, options, policy_in_force
 from tunesmith.prepare import Fill, Preparation, Steps, Wanted
@@ -136,6 +135,10 @@ class TunedKernel:
         """The Choice that is known for a call, `None` if there is none. Launches and measures nothing."""
         subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
         return tracks.known_choice(subject, default_store(), self.tables, "lookup")
+
+    def key(self, *args: Any, **kwargs: Any) -> Key:
+        """Everything that decides which Choice is right for a call."""
+        return self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)).key
 
     def choice(self, *args: Any, **kwargs: Any) -> Choice:
         """The Choice that a call would use under the policy in force; under `search` that may mean measuring."""
@@ -363,6 +366,10 @@ class TunedKernel:
         """
         return inputs.problem_of(self.kernel, self.declared, text)
 
+    def typed(self, problem: Problem) -> Problem:
+        """A Key's Problem as one would write it by hand: without what only the arguments of a call tell."""
+        return inputs.typed(self.kernel, self.declared, problem)
+
     def inputs(self, problem: str | Problem) -> dict[str, Any]:
         """Arguments by name for a Problem.
 
@@ -411,15 +418,20 @@ class TunedKernel:
         policy = policy_in_force(self.declared.policy)
         subject = self._subjects.of(call, identify=policy.track != "default")
         allowed = self._allowed(subject, policy)
-        choice = self._choose(subject, allowed)
+        try:
+            choice = self._choose(subject, allowed)
+        except LookupMiss:
+            missed.refused(self.kernel.name, subject.key.problem, self.typed(call.exact))
+            raise
         if choice.source != ONLY:  # one Config is right for all
             self._left_out.note(subject.key, call.exact, call.args)
         executable, fresh = self._binaries.get(choice, subject, call)
         launch, kept = executable.launch, allowed is policy and choice.source != tracks.MEANWHILE
         if choice.source == ONLY and fresh:
             launch, kept = name_the_config(launch, self.kernel.name, choice.config), False
-        elif allowed.track == "lookup" and choice.source == tracks.DEFAULT:
-            launch = counted(self.kernel.name, subject.key.problem, launch)
+        elif allowed.track == "lookup" and (choice.source == tracks.DEFAULT or choice.distance):
+            name, unknown = self.kernel.name, choice.source == tracks.DEFAULT
+            launch = missed.counted(name, subject.key.problem, self.typed(call.exact), launch, unknown=unknown)
         if self._notes_latest:
             self._served[launch] = choice
         return launch, kept and not self._exact_only

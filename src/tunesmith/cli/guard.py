@@ -11,7 +11,7 @@ import typer
 from tunesmith.cli.guard_summary import Line, Summary, of_findings, of_measured, of_sides
 from tunesmith.cli.output import AsJson, answers_only, note, print_json
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, wanted
-from tunesmith.cli.stored import stored_problems
+from tunesmith.cli.stored import stored
 from tunesmith.cli.target import find_target, find_targets
 from tunesmith.errors import BadInput
 
@@ -157,8 +157,9 @@ def _measure(
     if texts or files:
         todo = wanted(kernel, texts, files).problems
     else:
-        todo, left = stored_problems(kernel)
-        skipped = [Line("cannot tell", key.kernel, key.problem.text, note=why) for key, why in left]
+        known = stored(kernel)
+        todo = known.problems
+        skipped = [Line("cannot tell", key.kernel, key.problem.text, note=why) for key, why in known.left]
     if not todo and not skipped:
         note(f"nothing is stored of {kernel.kernel.name} for this source and device")
     with Progress(total=len(todo)) as progress, watched(progress):

@@ -9,8 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from tunesmith.cli.output import AsJson, Commands, print_json
+from tunesmith.cli.refresh import refresh
 
 app = typer.Typer(cls=Commands, help="The store of trials and choices: look at it, clean it, move it.")
+
+app.command()(refresh)
 
 #: What `gc` drops when nothing is said: not used for a quarter of a year.
 DAYS = 90.0

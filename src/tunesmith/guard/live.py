@@ -67,7 +67,7 @@ def _measured(
     kernel: TunedKernel, problem: Problem, base: Sequence[Timed], rounds: int
 ) -> list[tuple[Against, Pair | None]]:  # fmt: skip
     arguments = kernel.inputs(problem)
-    key, _, _ = kernel.explanation(**arguments)
+    key = kernel.key(**arguments)
     stored = kernel.lookup(**arguments)
     with policy("default"):
         default = kernel.choice(**arguments).config
