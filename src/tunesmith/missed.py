@@ -46,13 +46,20 @@ class _Count:
     Attributes:
         unknown: the default served; otherwise what was found was of another Problem, or the call was refused.
         wanted: the Problem as one would type it; `None` for what is not to be captured.
+        calls: that were served. refused: that were not.
         written: calls that are in the list.
     """
 
     unknown: bool
     wanted: Problem | None
     calls: int = 0
+    refused: int = 0
     written: int = 0
+
+    @property
+    def to_write(self) -> int:
+        """A call that is noted is about to be made."""
+        return max(1, self.calls + self.refused)
 
 
 @dataclass(slots=True)
@@ -98,7 +105,7 @@ def counted(
 
 def refused(kernel: str, problem: Problem, wanted: Problem) -> None:
     """A call that a strict lookup ends with an error."""
-    _noted(kernel, problem, wanted, unknown=False).calls += 1
+    _noted(kernel, problem, wanted, unknown=False).refused += 1
 
 
 def _noted(kernel: str, problem: Problem, wanted: Problem, unknown: bool) -> _Count:
@@ -123,8 +130,7 @@ def write(wait_s: float = END_WAITS_S) -> None:
         return
     with _capture.writing:
         with _lock:
-            # a call that is noted is about to be made
-            now = [(name[0], count, max(1, count.calls)) for name, count in _counts.items() if count.wanted is not None]
+            now = [(name[0], count, count.to_write) for name, count in _counts.items() if count.wanted is not None]
         new: dict[tuple[str, Problem], int] = {}
         for kernel, count, calls in now:
             if calls > count.written and count.wanted is not None:
@@ -155,7 +161,7 @@ def _after_fork() -> None:
     _lock, times = threading.Lock(), _capture.times
     _capture = _Capture(times=times)
     for count in _counts.values():
-        count.written = max(1, count.calls)
+        count.written = count.to_write
 
 
 if hasattr(os, "register_at_fork"):

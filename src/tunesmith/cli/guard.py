@@ -34,13 +34,13 @@ MeasureOption: TypeAlias = Annotated[
     typer.Option("--measure", metavar="TARGET", help="Time what is stored of a kernel against its default and BASE."),
 ]
 MarginOption: TypeAlias = Annotated[
-    float, typer.Option(metavar="RATIO", help="A slowdown has to be shown to be larger to be called one.")
+    float | None, typer.Option(metavar="RATIO", help="A slowdown has to be shown to be larger to be called one (1.05).")
 ]
 WarnOption: TypeAlias = Annotated[
-    float, typer.Option(metavar="RATIO", help="A slowdown that must not go unnoticed: `same` excludes it.")
+    float | None, typer.Option(metavar="RATIO", help="A slowdown that must not go unnoticed: same excludes it (1.10).")
 ]
 FailOption: TypeAlias = Annotated[
-    float, typer.Option(metavar="RATIO", help="A slowdown shown to be larger fails: exit code 1.")
+    float | None, typer.Option(metavar="RATIO", help="A slowdown shown to be larger fails: exit code 1 (1.15).")
 ]
 MarkdownOption: TypeAlias = Annotated[
     str | None, typer.Option(metavar="FILE", help="Write a summary for a pull request; - is standard output.")
@@ -53,11 +53,13 @@ def guard(
     target: MeasureOption = None,
     problem: ProblemOption = [],  # noqa: B006  typer copies it
     problems: ProblemsOption = [],  # noqa: B006  typer copies it
-    margin: MarginOption = 1.05,
-    warn: WarnOption = 1.10,
-    fail: FailOption = 1.15,
-    confidence: Annotated[float, typer.Option(metavar="PART", help="Of each end of an interval.")] = 0.95,
-    rounds: Annotated[int, typer.Option(metavar="N", help="With --measure: samples of each configuration.")] = 30,
+    margin: MarginOption = None,
+    warn: WarnOption = None,
+    fail: FailOption = None,
+    confidence: Annotated[float | None, typer.Option(metavar="PART", help="Of each end of an interval (0.95).")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(metavar="N", help="With --measure: samples of each configuration (30).")
+    ] = None,
     spread: Annotated[
         float | None, typer.Option(metavar="PART", help="How far off a table's time may be, as 0.03.")
     ] = None,
@@ -80,7 +82,8 @@ def guard(
 
     if static and target is not None:
         raise BadInput("--static measures nothing, and --measure does: give one of them")
-    limits = Limits(margin, warn, fail, confidence)
+    asked = {"margin": margin, "warn": warn, "fail": fail, "confidence": confidence}
+    limits = Limits(**{name: value for name, value in asked.items() if value is not None})
     if spread is not None and not 0 <= spread < 1:
         raise BadInput(f"--spread {spread:g}: good values: a part from 0 to below 1, as 0.03")
     with answers_only(json):
@@ -139,15 +142,17 @@ def _static(paths: Sequence[str], allow_search: bool) -> Summary:
 
 
 def _measure(
-    target: str, paths: Sequence[str], texts: Sequence[str], files: Sequence[Path], limits: Limits, rounds: int
-) -> Summary:
+    target: str, paths: Sequence[str], texts: Sequence[str], files: Sequence[Path], limits: Limits,
+    asked: int | None,
+) -> Summary:  # fmt: skip
     from tunesmith.events import watched
-    from tunesmith.guard.live import measure
+    from tunesmith.guard.live import ROUNDS, measure
     from tunesmith.guard.sides import read
     from tunesmith.report.terminal import Progress
 
     if len(paths) > 1:
         raise BadInput(f"{len(paths)} paths are given; with --measure there is one at most: BASE, what was used before")
+    rounds = ROUNDS if asked is None else asked
     if rounds < 2:
         raise BadInput(f"--rounds {rounds}: good values: integers from 2")
     kernel = find_target(target)

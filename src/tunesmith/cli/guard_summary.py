@@ -88,7 +88,7 @@ class Summary:
         lines = [f"{self.answer}: {_counted(self.counts)}", *self.head]
         for line in self._shown():
             figures = f"  {_ratio(line)}  {_times(line)}" if line.ratio is not None else ""
-            where = " ".join(filter(None, [f"{line.kernel}({line.problem})" if line.problem else line.kernel]))
+            where = f"{line.kernel}({line.problem})" if line.problem else line.kernel
             against = f" against {line.against}" if line.against else ""
             note = f": {line.note}" if line.note else ""
             lines.append(f"  {line.status:13} {where}{against}{figures}{note}")

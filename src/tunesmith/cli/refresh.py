@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -16,8 +16,8 @@ from tunesmith.errors import BadInput
 if TYPE_CHECKING:
     from tunesmith.refresh import Refreshed
 
-BestOption = Annotated[
-    int, typer.Option("--best", metavar="N", help="How many of the next best race against what is in use.")
+BestOption: TypeAlias = Annotated[
+    int | None, typer.Option("--best", metavar="N", help="How many of the next best race against what is in use (4).")
 ]
 
 
@@ -25,7 +25,7 @@ def refresh(
     target: TargetArgument,
     problem: ProblemOption = [],  # noqa: B006  typer copies it
     problems: ProblemsOption = [],  # noqa: B006  typer copies it
-    best: BestOption = 4,
+    best: BestOption = None,
     all_: Annotated[bool, typer.Option("--all", help="Also what was found under the versions of today.")] = False,
     json: AsJson = False,
 ) -> None:
@@ -34,9 +34,10 @@ def refresh(
     Exit codes: 0 done, 1 of some problem nothing works any more, 3 some could not be looked at.
     """
     from tunesmith.events import watched
+    from tunesmith.refresh import BEST
     from tunesmith.report.terminal import Progress
 
-    if best < 1:
+    if best is not None and best < 1:
         raise BadInput(f"--best {best}: good values: integers from 1")
     with answers_only(json):
         kernel = find_target(target)
@@ -46,7 +47,7 @@ def refresh(
         unknown: list[str] = []
         with Progress(total=len(todo)) as progress, watched(progress):
             for one in todo:
-                result = kernel.refresh(best=best, anyway=all_, **kernel.inputs(one))
+                result = kernel.refresh(best=best or BEST, anyway=all_, **kernel.inputs(one))
                 if result is None:
                     unknown.append(one.text)
                 else:

@@ -13,8 +13,6 @@ from tunesmith.cli.refresh import refresh
 
 app = typer.Typer(cls=Commands, help="The store of trials and choices: look at it, clean it, move it.")
 
-app.command()(refresh)
-
 #: What `gc` drops when nothing is said: not used for a quarter of a year.
 DAYS = 90.0
 
@@ -82,6 +80,9 @@ def merge(
     from tunesmith.store import default_store
 
     _report("store-merge", "added", default_store().merge(file), json)
+
+
+app.command()(refresh)
 
 
 def _report(kind: str, verb: str, counts: Mapping[str, int], as_json: bool) -> None:

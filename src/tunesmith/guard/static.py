@@ -45,6 +45,7 @@ class Stored:
 
     Attributes:
         problem: what was measured, where the row stands for a bucket.
+        history: whether rows of earlier sources are kept beside it, which no call uses.
     """
 
     kernel: str
@@ -54,6 +55,7 @@ class Stored:
     fingerprint: str = ""
     soft: Mapping[str, str] = field(default_factory=dict[str, str])
     resources: Resources = field(default_factory=Resources)
+    history: bool = False
 
 
 def check(
@@ -81,7 +83,7 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
     """The paths, folders replaced by what may be a table or a store in them."""
     for path in paths:
         if path.is_dir():
-            yield from sorted(p for p in path.rglob("*") if p.suffix in (".json", ".sqlite"))
+            yield from sorted(p for p in path.rglob("*") if p.name.endswith((".json", ".json.gz", ".sqlite")))
         else:
             yield path
 
@@ -146,7 +148,7 @@ def _of_store(path: Path) -> list[Stored]:
             resources = next((t.resources for t in reversed(entry.history) if t.config == choice.config), Resources())
             rows.append(Stored(
                 key.kernel, choice.measured_at or key.problem, key.device, choice.config, key.fingerprint,
-                entry.choice.soft, resources,
+                entry.choice.soft, resources, history=True,
             ))  # fmt: skip
     return rows
 
@@ -183,16 +185,16 @@ def _of_kernels_rows(path: str, kernel: TunedKernel, rows: Sequence[Stored]) -> 
     if now is None or failure is not None:
         return  # said of the kernel
     now += kernel.declared.spec_fingerprint
-    name, is_store = rows[0].kernel, kind_of(Path(path)) in ("store", exchange.FORMAT)
+    name, history = rows[0].kernel, rows[0].history
     for fingerprint in dict.fromkeys(row.fingerprint for row in rows):
         count = sum(row.fingerprint == fingerprint for row in rows)
         if not fingerprint:
             yield Finding(path, f"{count} rows of {name} do not say for which source they were made", fault=False)
         elif fingerprint != now:
             what = f"{count} rows of {name} were made for another source ({fingerprint}, now {now})"
-            hint = "no call uses them" if is_store else "tune again, and write the table anew"
-            yield Finding(path, f"{what}: {hint}", fault=not is_store)
-    current = [row for row in rows if row.fingerprint in ("", now)] if is_store else rows
+            hint = "no call uses them" if history else "tune again, and write the table anew"
+            yield Finding(path, f"{what}: {hint}", fault=not history)
+    current = [row for row in rows if row.fingerprint in ("", now)] if history else rows
     for row in current:
         yield from _of_row(path, kernel, row)
     versions = _versions(kernel)
