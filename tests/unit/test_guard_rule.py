@@ -123,6 +123,32 @@ def test_a_slowdown_of_20_percent_is_found_in_95_percent_of_the_runs(noise: floa
     assert sum(slower() for _ in range(runs)) >= 0.95 * runs
 
 
+def shared_machine(rng: random.Random, level: float, disturbed: float) -> list[float]:
+    """Samples of a machine on which others work: so many take five times as long."""
+    return [s * (5 if rng.random() < disturbed else 1) for s in series(rng, 40, level, noise=0.02)]
+
+
+def test_a_third_of_the_samples_disturbed_is_neither_an_alarm_nor_a_hiding_place() -> None:
+    rng = random.Random(11)
+    runs, verdicts = 200, {1.0: list[str](), 1.2: list[str]()}
+    for slower, found in verdicts.items():
+        for _ in range(runs):
+            base, new = shared_machine(rng, 1e-3, 0.15), shared_machine(rng, slower * 1e-3, 0.35)
+            found.append(judge({0: Pair(base, new)}, LIMITS).rows[0].verdict)
+
+    assert verdicts[1.0].count("worse") <= 0.02 * runs
+    assert verdicts[1.0].count("same") >= 0.90 * runs
+    assert verdicts[1.2].count("worse") >= 0.95 * runs
+
+
+def test_how_many_samples_were_disturbed_is_said() -> None:
+    rng = random.Random(12)
+    base, new = series(rng, 40, 1.0), series(rng, 40, 1.0)
+    row = judge({0: Pair(base, [s * (5 if i % 4 == 0 else 1) for i, s in enumerate(new)])}, LIMITS).rows[0]
+    assert row.disturbed[0] <= 0.05
+    assert 0.25 <= row.disturbed[1] <= 0.3
+
+
 def test_what_both_sides_share_in_a_round_cancels_when_they_were_timed_side_by_side() -> None:
     rng = random.Random(5)
     machine = [math.exp(rng.gauss(0, 0.2)) for _ in range(30)]

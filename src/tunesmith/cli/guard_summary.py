@@ -22,6 +22,8 @@ ORDER = (
     "fault", "worse (fails)", "worse", "cannot tell", "not compared", "only in BASE", "only in NEW", "note", "better",
     "same",
 )  # fmt: skip
+#: Where so much more of one side's samples was disturbed, a reader should know: a kernel may do it by itself.
+MORE_DISTURBED = 0.2
 #: Of lines that need no reader so many are printed; they are counted, and in the JSON document.
 QUIET = ("better", "same")
 MOST_QUIET = 20
@@ -203,7 +205,9 @@ def _line(
     compared: Comparison, kernel: str, problem: str, base_s: float, new_s: float, note: str = "", against: str = ""
 ) -> Line:  # fmt: skip
     status = "worse (fails)" if compared.grade == "fail" else compared.verdict
-    said = "; ".join(filter(None, [compared.why, note]))
+    base, new = compared.disturbed
+    often = f"{new:.0%} of NEW's samples took far longer than the rest, {base:.0%} of BASE's"
+    said = "; ".join(filter(None, [compared.why, often if abs(new - base) > MORE_DISTURBED else "", note]))
     return Line(
         status, kernel, problem, base_s, new_s, compared.ratio, compared.low, compared.high, compared.raw, said, against
     )

@@ -30,6 +30,9 @@ Grade: TypeAlias = Literal["ok", "warn", "fail", "unclear"]
 DRIFT_FROM = 5
 #: A common drift below this is left in: it decides nothing.
 LEAST_DRIFT = 0.01
+#: A sample so many standard deviations from where they are densest was disturbed. Of few samples the shortest half
+#: is shorter than that of many, so this is more than one would take for many.
+FAR_OFF = 5.0
 #: The standard error of a median is larger than that of a mean by this factor, of normal values.
 OF_A_MEDIAN = math.sqrt(math.pi / 2)
 #: From a median absolute deviation to a standard deviation, of normal values.
@@ -84,6 +87,7 @@ class Comparison:
     Attributes:
         ratio: NEW ÷ BASE, with what all problems have in common taken out. low, high: its interval.
         raw: NEW ÷ BASE as measured.
+        disturbed: which part of BASE's and of NEW's samples lies far off the others, and does not count.
         why: what the verdict rests on, where the figures do not say it.
     """
 
@@ -93,6 +97,7 @@ class Comparison:
     low: float
     high: float
     raw: float
+    disturbed: tuple[float, float] = (0.0, 0.0)
     why: str = ""
 
 
@@ -141,7 +146,10 @@ def judge(pairs: Mapping[K, Pair], limits: Limits, *, drift: bool = True) -> Jud
     found = _drift(apart, limits) if drift else None
     several = 1 - (1 - limits.confidence) / 2 / max(1, len(pairs))
     rows = {
-        name: _compare(estimate, found if not pairs[name].paired else None, limits, several)
+        name: replace(
+            _compare(estimate, found if not pairs[name].paired else None, limits, several),
+            disturbed=(_far_off(pairs[name].base_s), _far_off(pairs[name].new_s)),
+        )
         for name, estimate in estimates.items()
     }
     return Judgement(rows, found[1] if found is not None else None)
@@ -206,27 +214,48 @@ def _mean(logs: Sequence[float], correlation: float) -> tuple[float, float, floa
 
     Samples that follow each other are alike: together they are worth fewer that are independent.
     """
-    mean, deviation, degrees = trimmed_mean(logs)
+    low, high = _usual(logs)
+    inside = [x for x in logs if low <= x <= high]
+    mean, deviation, degrees = trimmed_mean(inside)
     if degrees < 1:
         return mean, math.inf, degrees
     own = _correlation(logs)
     clear = 3 / math.sqrt(len(logs))  # independent samples hardly ever seem to be correlated by more
     rho = min(0.95, max(correlation, own if own > clear else 0.0))
     worth = (1 + rho) / (1 - rho)  # so many samples are worth one that is independent
-    independent = len(logs) / worth
+    independent = len(inside) / worth
     # a short stretch of correlated samples also spreads less than the machine does
     error = max(deviation, LEAST_SPREAD) / math.sqrt(max(0.5, independent - (1 - 1 / worth)))
     return mean, error, max(1.0, min(degrees, independent - 1))
 
 
+def _usual(logs: Sequence[float]) -> tuple[float, float]:
+    """Between which values samples lie that nobody disturbed.
+
+    On a shared machine up to half of all samples may take several times as long, as another process had its turn. What
+    the kernel takes is where samples are densest: their shortest half, and what is not far from it.
+    """
+    ordered, half = sorted(logs), len(logs) // 2 + 1
+    start = min(range(len(ordered) - half + 1), key=lambda i: ordered[i + half - 1] - ordered[i])
+    low, high = ordered[start], ordered[start + half - 1]
+    reach = FAR_OFF * max(OF_A_MAD * (high - low) / 2, LEAST_SPREAD)
+    return (low + high) / 2 - reach, (low + high) / 2 + reach
+
+
+def _far_off(seconds: Sequence[float]) -> float:
+    """The part of samples that were disturbed."""
+    logs = [math.log(s) for s in seconds]
+    low, high = _usual(logs)
+    return sum(not low <= x <= high for x in logs) / len(logs)
+
+
 def _correlation(logs: Sequence[float]) -> float:
-    """The correlation of a sample with the next, outliers left out, with the bias of short series taken out."""
-    middle = median(logs)
-    reach = 3 * OF_A_MAD * median([abs(x - middle) for x in logs])
-    inside = [x for x in logs if abs(x - middle) <= reach]
+    """The correlation of a sample with the next, disturbed ones left out, with the bias of short series taken out."""
+    low, high = _usual(logs)
+    inside = [x for x in logs if low <= x <= high]
     n, mean = len(inside), math.fsum(inside) / len(inside)
     squares = math.fsum([(x - mean) ** 2 for x in inside])
-    products = [(a - mean) * (b - mean) for a, b in pairwise(logs) if max(abs(a - middle), abs(b - middle)) <= reach]
+    products = [(a - mean) * (b - mean) for a, b in pairwise(logs) if low <= min(a, b) and max(a, b) <= high]
     if n < 5 or squares == 0 or not products:
         return 0.0
     rho = (math.fsum(products) / len(products)) / (squares / n) * (n - 1) / n
