@@ -97,7 +97,7 @@ def test_r25_f_a_kernel_with_noise_of_its_own_gets_a_wider_band() -> None:
 def test_identical_samples_raise_a_false_alarm_in_5_percent_of_the_runs_at_most(
     kernels: int, noise: float, rho: float
 ) -> None:
-    rng, runs, alarms = random.Random(f"{kernels} {noise} {rho}"), 300, 0
+    rng, runs, alarms = random.Random(f"{kernels} {noise} {rho}"), 300 if kernels == 1 else 150, 0
     for _ in range(runs):
         pairs = {
             k: Pair(*[series(rng, 20, noise=noise, rho=rho, outliers=0.05, drift=0.05) for _ in "ab"])
@@ -136,7 +136,7 @@ def test_a_third_of_the_samples_disturbed_is_neither_an_alarm_nor_a_hiding_place
             base, new = shared_machine(rng, 1e-3, 0.15), shared_machine(rng, slower * 1e-3, 0.35)
             found.append(judge({0: Pair(base, new)}, LIMITS).rows[0].verdict)
 
-    assert verdicts[1.0].count("worse") <= 0.02 * runs
+    assert verdicts[1.0].count("worse") <= 0.01 * runs
     assert verdicts[1.0].count("same") >= 0.90 * runs
     assert verdicts[1.2].count("worse") >= 0.95 * runs
 

@@ -3,7 +3,8 @@
 A fixed band around the point estimate cries wolf on a noisy machine and sleeps on a quiet one. So what counts is an
 interval of the ratio NEW ÷ BASE, as wide as the samples' own spread makes it:
 
-    worse         it lies above `margin`, and above 1 even when all problems are looked at together
+    worse         it lies above `margin`, and above 1 even when all problems are looked at together; and the fastest
+                  quarter of the samples is slower too
     same          it does not reach `warn`
     better        it lies below 1 ÷ `margin`
     cannot tell   none of these: a slowdown of `warn` is possible, and so is none
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Generic, Literal, TypeAlias, TypeVar
 
-from tunesmith.core.stats import median, student_t, trimmed_mean
+from tunesmith.core.stats import median, quantile, student_t, trimmed_mean
 from tunesmith.core.stopping import CONFIDENCE, LEAST_SPREAD
 from tunesmith.errors import BadInput
 
@@ -147,7 +148,7 @@ def judge(pairs: Mapping[K, Pair], limits: Limits, *, drift: bool = True) -> Jud
     several = 1 - (1 - limits.confidence) / 2 / max(1, len(pairs))
     rows = {
         name: replace(
-            _compare(estimate, found if not pairs[name].paired else None, limits, several),
+            _compare(estimate, _fastest(pairs[name]), found if not pairs[name].paired else None, limits, several),
             disturbed=(_far_off(pairs[name].base_s), _far_off(pairs[name].new_s)),
         )
         for name, estimate in estimates.items()
@@ -156,8 +157,9 @@ def judge(pairs: Mapping[K, Pair], limits: Limits, *, drift: bool = True) -> Jud
 
 
 def _compare(
-    estimate: _Estimate, drift: tuple[_Estimate, Drift] | None, limits: Limits, several: float
+    estimate: _Estimate, fastest: float | None, drift: tuple[_Estimate, Drift] | None, limits: Limits, several: float
 ) -> Comparison:  # fmt: skip
+    """One problem's verdict; `fastest` is the logarithm of the ratio of the fastest quarters."""
     raw = math.exp(estimate.log)
     common = drift[0] if drift is not None else None
     if common is not None:
@@ -172,6 +174,8 @@ def _compare(
     if math.isinf(half):
         return replace(row, why="too few samples")
     if low > limits.margin and sure:
+        if fastest is not None and fastest - (common.log if common else 0.0) < math.log(limits.margin) / 2:
+            return replace(row, why="its fastest samples are as fast as before: more of the others were disturbed")
         if common is not None and common.log < 0 and estimate.log - estimate.half(limits.confidence) <= 0:
             return replace(row, why="it did not become slower, the others became faster")
         grade: Grade = "fail" if low > limits.fail else "unclear" if high >= limits.fail else "warn"
@@ -240,6 +244,13 @@ def _usual(logs: Sequence[float]) -> tuple[float, float]:
     low, high = ordered[start], ordered[start + half - 1]
     reach = FAR_OFF * max(OF_A_MAD * (high - low) / 2, LEAST_SPREAD)
     return (low + high) / 2 - reach, (low + high) / 2 + reach
+
+
+def _fastest(pair: Pair) -> float | None:
+    """How the fastest quarters compare: a slowdown of the code is in them too, what others did to it is not."""
+    if len(pair.base_s) == 1 or len(pair.new_s) == 1:
+        return None
+    return math.log(quantile(pair.new_s, 0.25) / quantile(pair.base_s, 0.25))
 
 
 def _far_off(seconds: Sequence[float]) -> float:
