@@ -231,7 +231,7 @@ class _Session:
         journal = self._journal
         try:
             if result.error and result.summary is not None and any(result.summary.failures):
-                journal.failed(key, result.error.splitlines()[0])
+                journal.failed(key, ": ".join(line.strip() for line in result.error.splitlines()[:2]))
             elif not result.error and journal.failure(key) is not None:
                 journal.worked(key)
         except OSError as error:
