@@ -24,6 +24,20 @@ def problem_of(kernel: Kernel, declared: Declaration, text: str | Problem) -> Pr
     return complete(given, declared.dims, tuple(dtypes), dtypes, declared.flags)
 
 
+def typed(kernel: Kernel, declared: Declaration, problem: Problem) -> Problem:
+    """A call's Problem as one would type it: without what is no dimension, flag or dtype that can be asked for
+    (strides, alignment, arguments that are `None`)."""
+    arrays = kernel.dtypes()
+
+    def can_be_asked_for(name: str) -> bool:
+        array, dot, last = name.rpartition(".")
+        return name in declared.dims or name in declared.flags or bool(
+            dot and last == "dtype" and (not arrays or array in arrays)
+        )  # fmt: skip
+
+    return Problem({name: value for name, value in problem.items() if can_be_asked_for(name)})
+
+
 def make_inputs(
     kernel: Kernel, declared: Declaration, dispatcher: Dispatcher, problem: str | Problem
 ) -> dict[str, Any]:

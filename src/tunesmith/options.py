@@ -21,6 +21,7 @@ VARIABLES: Mapping[str, str] = {
     "TUNESMITH_POLICY": "how far a call may go: default, lookup, strict-lookup (a miss is an error) or search",
     "TUNESMITH_CACHE_DIR": "the folder of the store and of compiled kernels",
     "TUNESMITH_STORE_LAYERS": f"folders of read-only stores, read after one's own, separated by {os.pathsep!r}",
+    "TUNESMITH_CAPTURE": "a CSV file to which every problem is added that `lookup` does not know",
     "TUNESMITH_READ_ONLY": "1: nothing is written and nothing is measured",
     "TUNESMITH_WAIT_S": "seconds a call waits for whoever searches the same key, then it takes the default (600)",
     "TUNESMITH_BUDGET_S": "seconds one search may take (no limit)",
@@ -48,6 +49,7 @@ class Options:
     jobs: int = 1
     cc: str | None = None
     take_over: bool = False
+    capture: Path | None = None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Options:
@@ -75,6 +77,7 @@ class Options:
             jobs=max(1, int(_number(environ, "TUNESMITH_JOBS", float(usable_cores())))),
             cc=environ.get("TUNESMITH_CC") or None,
             take_over=_flag(environ, "TUNESMITH_TAKE_OVER"),
+            capture=_capture(environ),
         )
 
 
@@ -95,6 +98,15 @@ def _cache_dir(environ: Mapping[str, str]) -> Path:
 def _layers(environ: Mapping[str, str]) -> tuple[Path, ...]:
     name = "TUNESMITH_STORE_LAYERS"
     return tuple(_path(name, path) for path in environ.get(name, "").split(os.pathsep) if path)
+
+
+def _capture(environ: Mapping[str, str]) -> Path | None:
+    asked = environ.get("TUNESMITH_CAPTURE")
+    if not asked:
+        return None
+    if not asked.endswith(".csv"):
+        raise BadInput(f"TUNESMITH_CAPTURE={asked}: good values: a file that ends in .csv")
+    return Path(os.path.abspath(_path("TUNESMITH_CAPTURE", asked)))  # the program may change its folder
 
 
 def _path(name: str, text: str) -> Path:

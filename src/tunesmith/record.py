@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tunesmith.core.outcome import Recording
+from tunesmith.core.config import Config
+from tunesmith.core.outcome import Failed, Recording, Trial
 from tunesmith.core.space import ENUMERATED
 from tunesmith.errors import BadInput
 from tunesmith.evaluate import Effort, Evaluation, Subject
@@ -19,10 +21,12 @@ from tunesmith.store import Store
 ROUNDS = 30
 
 
-def record(subject: Subject, clock: Clock, effort: Effort, rounds: int = ROUNDS) -> Recording:
-    """Compile every Config of a Space and time each in every round, in random order.
+def record(
+    subject: Subject, clock: Clock, effort: Effort, rounds: int = ROUNDS, only: Sequence[Config] | None = None
+) -> Recording:
+    """Compile every Config of a Space (or these alone) and time each in every round, in random order.
 
-    What fails is kept with its reason.
+    What fails is kept with its reason; so is one of `only` that the Space refuses.
 
     Nothing goes to the user's store: not everything a recording needs is what a search would have measured.
 
@@ -32,21 +36,24 @@ def record(subject: Subject, clock: Clock, effort: Effort, rounds: int = ROUNDS)
     """
     if rounds < 1:
         raise BadInput(f"rounds={rounds}; good values: integers from 1")
-    if subject.space.cardinality > ENUMERATED:
+    if only is None and subject.space.cardinality > ENUMERATED:
         raise BadInput(
             f"{subject.kernel.name}: a Space of {subject.space.cardinality:,} points is too large to record whole; "
             f"hold knobs at one value until it has at most {ENUMERATED:,}"
         )
-    configs = list(subject.space)
+    configs = list(subject.space) if only is None else list(only)
+    refused = {config: fault for config in configs if only is not None and (fault := subject.space.fault(config))}
     at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
     say(Started(subject.kernel.name, subject.exact, len(configs), {}, 0, None))
     with TemporaryDirectory(prefix="tunesmith-record-") as folder:
         everybody = replace(effort, rounds=rounds, budget_s=None)
         state = Evaluation(subject, Store.open(Path(folder)), clock, everybody, at, None)
-        state.evaluate(configs)
+        state.evaluate([config for config in configs if config not in refused])
+    cut = {config: Trial(config, Failed("cut", fault), at=at) for config, fault in refused.items()}
+    trials = {**state.trials, **cut}
     return Recording(
         subject.kernel.name, subject.device.name, subject.exact,
-        tuple(state.trials[config] for config in configs if config in state.trials),
+        tuple(trials[config] for config in configs if config in trials),
         f"{clock.protocol}: {rounds} rounds, every Config once a round in random order",
         meta={**subject.key.soft, "arch": subject.device.arch, "units": str(subject.device.units), "at": at},
     )  # fmt: skip

@@ -62,7 +62,7 @@ def load(path: Path) -> Recording:
     Raises:
         BadInput: naming the file and what is wrong with it.
     """
-    data = _read(path)
+    data = read_json(path)
     if data.get("format") != FORMAT:
         raise BadInput(f'{path} is not a recording: it does not begin with "format": "{FORMAT}"')
     return _readable(path, data, _recording_from)
@@ -77,14 +77,19 @@ def convert(path: Path) -> list[Recording]:
     Raises:
         BadInput: naming the file and what is wrong with it.
     """
-    data = _read(path)
+    data = read_json(path)
     for name, reader in (("results", _from_gemm), ("spaces", _from_rows), ("cache", _from_kernel_tuner)):
         if name in data:
             return _readable(path, data, reader)
     raise BadInput(f"{path} has none of 'results', 'spaces' and 'cache': not a format that can be converted")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object in a file, compressed or not.
+
+    Raises:
+        BadInput: naming the file and what is wrong with it.
+    """
     try:
         raw = path.read_bytes()
         text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw

@@ -101,7 +101,8 @@ def miss(subject: Subject, store: Store) -> str:
     nearest = store.nearest(subject.key)
     if nearest is None:
         return f"nothing is known of {subject.kernel.name}"
-    return "the nearest known key differs in " + "; ".join(subject.key.differences(nearest))
+    hard = ", a hard reason: it is never used" if nearest.problem == subject.key.problem else ""
+    return f"the nearest known key differs in {'; '.join(subject.key.differences(nearest))}{hard}"
 
 
 def lookup(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import update_wrapper
 from pathlib import Path
@@ -13,7 +14,7 @@ from types import MethodType
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from tunesmith import inputs, tracks
+from tunesmith import inputs, missed, tracks
 from tunesmith.binaries import Binaries, job_for
 from tunesmith.core.config import Config
 from tunesmith.core.key import Key
@@ -22,17 +23,17 @@ from tunesmith.core.outcome import Choice, Recording, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.declaration import Declaration, Frontend, SpaceLike
 from tunesmith.dispatch import Call, Dispatcher, LeftOut
-from tunesmith.errors import BadInput, Busy, TunesmithWarning
+from tunesmith.errors import BadInput, Busy, LookupMiss, TunesmithWarning
 from tunesmith.evaluate import Subject
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock, Job, Kernel
 from tunesmith.measure.allowed import captures_spared, why_not_to_measure
 from tunesmith.measure.failure import name_the_config
-from tunesmith.missed import counted
 from tunesmith.ncu import compare, counters_of
 from tunesmith.options import Policy, options, policy_in_force
 from tunesmith.prepare import Fill, Preparation, Steps, Wanted
 from tunesmith.record import ROUNDS, record
+from tunesmith.refresh import BEST, Refreshed, refresh
 from tunesmith.store import Store, default_store
 from tunesmith.subjects import ManyValues, Subjects
 from tunesmith.tables import NativeTable, Tables
@@ -135,6 +136,10 @@ class TunedKernel:
         subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
         return tracks.known_choice(subject, default_store(), self.tables, "lookup")
 
+    def key(self, *args: Any, **kwargs: Any) -> Key:
+        """Everything that decides which Choice is right for a call."""
+        return self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)).key
+
     def choice(self, *args: Any, **kwargs: Any) -> Choice:
         """The Choice that a call would use under the policy in force; under `search` that may mean measuring."""
         subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
@@ -228,16 +233,9 @@ class TunedKernel:
             NoWorkingConfig: when every Config failed.
             Busy: when another process or thread has been searching the same key for longer than `TUNESMITH_WAIT_S`.
         """
-        if options().read_only:
-            raise BadInput(f"{self.kernel.name} is not tuned: TUNESMITH_READ_ONLY is set, and nothing is measured")
+        self._refuse_read_only("tuned")
         subject = self._subjects.narrowed(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
-        store = default_store()
-        with store.claim(subject.key, options().wait_s) as claimed:
-            if not claimed:
-                raise Busy(
-                    f"{self.kernel.name}({subject.key.problem}) has been searched by another process for more than "
-                    f"{options().wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
-                )
+        with self._claimed(subject.key) as store:
             effort = self._subjects.effort(budget_s, strategy)
             summary = search(
                 subject, self._subjects.default(subject), store, self._subjects.clock(subject.device), effort
@@ -247,18 +245,57 @@ class TunedKernel:
         self._tell(subject, summary.choice, summary)
         return summary
 
-    def record(self, *args: Any, rounds: int = ROUNDS, **kwargs: Any) -> Recording:
+    def _refuse_read_only(self, what: str) -> None:
+        if options().read_only:
+            raise BadInput(f"{self.kernel.name} is not {what}: TUNESMITH_READ_ONLY is set, and nothing is measured")
+
+    @contextmanager
+    def _claimed(self, key: Key) -> Generator[Store]:
+        """The store, while nobody else searches the key."""
+        store, wait_s = default_store(), options().wait_s
+        with store.claim(key, wait_s) as claimed:
+            if not claimed:
+                raise Busy(
+                    f"{self.kernel.name}({key.problem}) has been searched by another process for more than "
+                    f"{wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
+                )
+            yield store
+
+    def refresh(self, *args: Any, best: int = BEST, anyway: bool = False, **kwargs: Any) -> Refreshed | None:
+        """Race what is stored for a call's arguments against the next best of then, if it was found under other
+        versions; `None` where nothing is stored.
+
+        Args:
+            best: how many rivals the Config in use has.
+            anyway: also where the versions are the same.
+
+        Raises:
+            BadInput: under TUNESMITH_READ_ONLY.
+            Busy: when another search has been at the key or the device for longer than `TUNESMITH_WAIT_S`.
+        """
+        self._refuse_read_only("refreshed")
+        subject = self._subjects.narrowed(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
+        clock, effort = self._subjects.clock(subject.device), self._subjects.effort()
+        with self._claimed(subject.key) as store:
+            found = refresh(subject, store, clock, effort, best, anyway)
+        self._found(subject.key)
+        return found
+
+    def record(
+        self, *args: Any, rounds: int = ROUNDS, only: Sequence[Config] | None = None, **kwargs: Any
+    ) -> Recording:
         """Measure the whole Space for a call's arguments, every Config in every round, and store nothing.
 
         Args:
             rounds: samples of each Config, interleaved.
+            only: measure these Configs instead of the whole Space.
 
         Raises:
             BadInput: for a Space too large to enumerate.
             Busy: when another search measures on the device for longer than `TUNESMITH_WAIT_S`.
         """
         subject = self._subjects.narrowed(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
-        return record(subject, self._subjects.clock(subject.device), self._subjects.effort(), rounds)
+        return record(subject, self._subjects.clock(subject.device), self._subjects.effort(), rounds, only)
 
     def prepare(
         self, problems: Iterable[Wanted], *, device: Any = None, fill: Mapping[str, Fill] | None = None, **given: Any
@@ -333,6 +370,10 @@ class TunedKernel:
         """
         return inputs.problem_of(self.kernel, self.declared, text)
 
+    def typed(self, problem: Problem) -> Problem:
+        """A Key's Problem as one would write it by hand: without what only the arguments of a call tell."""
+        return inputs.typed(self.kernel, self.declared, problem)
+
     def inputs(self, problem: str | Problem) -> dict[str, Any]:
         """Arguments by name for a Problem.
 
@@ -381,15 +422,20 @@ class TunedKernel:
         policy = policy_in_force(self.declared.policy)
         subject = self._subjects.of(call, identify=policy.identifies)
         allowed = self._allowed(subject, policy)
-        choice = self._choose(subject, allowed)
+        try:
+            choice = self._choose(subject, allowed)
+        except LookupMiss:
+            missed.refused(self.kernel.name, subject.key.problem, self.typed(call.exact))
+            raise
         if choice.source != ONLY:  # one Config is right for all
             self._left_out.note(subject.key, call.exact, call.args)
         executable, fresh = self._binaries.get(choice, subject, call)
         launch, kept = executable.launch, allowed is policy and choice.source != tracks.MEANWHILE
         if choice.source == ONLY and fresh:
             launch, kept = name_the_config(launch, self.kernel.name, choice.config), False
-        elif allowed.track == "lookup" and choice.source == tracks.DEFAULT:
-            launch = counted(self.kernel.name, subject.key.problem, launch)
+        elif allowed.track == "lookup" and (choice.source == tracks.DEFAULT or choice.distance):
+            name, unknown = self.kernel.name, choice.source == tracks.DEFAULT
+            launch = missed.counted(name, subject.key.problem, self.typed(call.exact), launch, unknown=unknown)
         if self._notes_latest:
             self._served[launch] = choice
         return launch, kept and not self._exact_only

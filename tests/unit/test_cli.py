@@ -202,10 +202,10 @@ def test_a_file_without_attribute_says_what_is_in_it(run: Run, target: Target) -
     [
         (
             ("tun",),
-            "unknown command 'tun': did you mean 'tune'? known: tune, explain, record, compile, kernels, doctor, store",
+            "unknown command 'tun': did you mean 'tune'? known: tune, explain, record, guard, compile, kernels, ",
         ),
-        (("store", "inf"), "unknown command 'inf': did you mean 'info'? known: info, gc, export, merge"),
-        (("store",), "good ones: info, gc, export, merge"),
+        (("store", "inf"), "unknown command 'inf': did you mean 'info'? known: info, gc, export, merge, refresh"),
+        (("store",), "good ones: info, gc, export, merge, refresh"),
         (("tune",), "TARGET"),
         (("store", "merge", "no-such.json"), "no-such.json"),
         (("store", "gc", "--days", "-1"), "-1"),
@@ -305,8 +305,8 @@ def test_several_problems_end_with_one_table(run: Run, target: Target) -> None:
     assert ended.code == 0
     assert "[2/2] scale(M=8,N=8): " in ended.err
     table = ended.out[ended.out.index("problem ") :].splitlines()
-    assert table[0].split() == ["problem", "time", "measured", "failed", "seconds", "Config"]
-    assert re.match(r"M=512, N=64, .* 3\.000 ms +8 +0 +\d\.\d +Config\(block=64,", table[1])
+    assert table[0].split() == ["problem", "time", "change", "measured", "failed", "seconds", "Config"]
+    assert re.match(r"M=512, N=64, .* 3\.000 ms +new +8 +0 +\d\.\d +Config\(block=64,", table[1])
     assert any(line.startswith("M=8, N=8, ") for line in table)
 
 

@@ -21,6 +21,7 @@ from tunesmith.cli import plan, store
 from tunesmith.cli.compile import compile_
 from tunesmith.cli.doctor import doctor
 from tunesmith.cli.explain import explain
+from tunesmith.cli.guard import guard
 from tunesmith.cli.kernels import kernels
 from tunesmith.cli.output import CANNOT_TELL, GOOD, INTERRUPTED, NO, USAGE, Commands, installed, note
 from tunesmith.cli.record import record
@@ -39,6 +40,7 @@ app = typer.Typer(
 app.command()(tune)
 app.command()(explain)
 app.command()(record)
+app.command()(guard)
 app.command("compile")(compile_)
 app.command()(kernels)
 app.command()(doctor)

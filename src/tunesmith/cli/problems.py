@@ -13,6 +13,7 @@ import typer
 
 from tunesmith.core.problem import Problem, read_value
 from tunesmith.errors import BadInput, ProblemError
+from tunesmith.untuned import COUNT, KERNEL
 
 if TYPE_CHECKING:
     from tunesmith.tuned import TunedKernel
@@ -26,19 +27,18 @@ ProblemsOption: TypeAlias = Annotated[
     typer.Option("--problems", metavar="FILE.csv", help="A CSV file of problems, a field a column; may be repeated."),
 ]
 
-#: columns that are about a row and not part of its Problem
-_KERNEL, _COUNT = "kernel", "count"
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What to do, each Problem once, and what was left out.
 
     Attributes:
+        typed: how many of them, the first, were given by hand and not by a file.
         others: rows of other kernels, by the kernel's name.
     """
 
     problems: tuple[Problem, ...]
+    typed: int = 0
     others: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
@@ -61,7 +61,7 @@ def wanted(kernel: TunedKernel, texts: Sequence[str], files: Sequence[Path] = ()
         raise BadInput(f"no row is of {kernel.kernel.name}; {rows_of_others(others)}")
     if not problems:
         raise BadInput(f"no problem is given; write {example(kernel)}")
-    return Wanted(problems, others)
+    return Wanted(problems, len(dict.fromkeys(typed)), others)
 
 
 def example(kernel: TunedKernel) -> str:
@@ -118,7 +118,7 @@ def _add_row(kernel: TunedKernel, found: _File, header: Sequence[str], cells: Se
     if len(cells) != len(header):
         raise ProblemError(f"{len(cells)} values for the {len(header)} columns {', '.join(header)}")
     row = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
-    whose, count = row.pop(_KERNEL, ""), row.pop(_COUNT, "")
+    whose, count = row.pop(KERNEL, ""), row.pop(COUNT, "")
     times = read_value(count) if count else 1
     if type(times) is not int or times < 0:
         raise ProblemError(f"count is {count!r}; good values: integers from 0")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tunesmith.cli.output import AsJson, Commands, print_json
+from tunesmith.cli.refresh import refresh
 
 app = typer.Typer(cls=Commands, help="The store of trials and choices: look at it, clean it, move it.")
 
@@ -79,6 +80,9 @@ def merge(
     from tunesmith.store import default_store
 
     _report("store-merge", "added", default_store().merge(file), json)
+
+
+app.command()(refresh)
 
 
 def _report(kind: str, verb: str, counts: Mapping[str, int], as_json: bool) -> None:

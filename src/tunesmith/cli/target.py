@@ -42,6 +42,25 @@ def find_target(text: str) -> TunedKernel:
     return _kernel_in(module, attribute, place)
 
 
+def find_targets(text: str) -> list[TunedKernel]:
+    """The tuned kernel that TARGET names; of a file or module without an attribute, every one in it.
+
+    Raises:
+        BadInput: when there is none; says which there are.
+    """
+    from tunesmith import kernels
+    from tunesmith.tuned import TunedKernel
+
+    if ":" in text or text in kernels.shipped():
+        return [find_target(text)]
+    module = _import_file(Path(text)) if text.endswith(".py") else _import_module(text)
+    found = [getattr(value, "tuned", value) for value in vars(module).values()]
+    mine = list(dict.fromkeys(value for value in found if isinstance(value, TunedKernel)))
+    if not mine:
+        raise BadInput(f"{text} has no tuned kernel")
+    return mine
+
+
 def _shipped(name: str) -> TunedKernel:
     if name.endswith(".py"):
         raise BadInput(f"{name!r} is a file; write {name}:attribute; {_tuned_there(_import_file(Path(name)))}")

@@ -13,9 +13,13 @@ from tunesmith.cli.output import GOOD, INTERRUPTED, NO, USAGE, AsJson, answers_o
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, rows_of_others, wanted
 from tunesmith.cli.target import TargetArgument, find_target
 from tunesmith.core.problem import Problem, read_value
-from tunesmith.errors import BadInput, NoWorkingConfig, unknown
+from tunesmith.errors import BadInput, BudgetEnded, Busy, NoWorkingConfig, unknown
+from tunesmith.journal import Journal
+from tunesmith.options import options
 
 if TYPE_CHECKING:
+    from tunesmith.core.key import Key
+    from tunesmith.core.outcome import Choice
     from tunesmith.events import Summary
     from tunesmith.report.terminal import Progress
     from tunesmith.tuned import TunedKernel
@@ -33,6 +37,9 @@ StrategyOption: TypeAlias = Annotated[
 FixOption: TypeAlias = Annotated[
     list[str], typer.Option("--fix", metavar="KNOB=VALUE", help="Hold a knob at one value; may be repeated.")
 ]
+RetryOption: TypeAlias = Annotated[
+    bool, typer.Option("--retry", help="Try problems of a file again of which nothing worked the last time.")
+]
 
 
 def tune(
@@ -42,11 +49,13 @@ def tune(
     budget: BudgetOption = None,
     strategy: StrategyOption = None,
     fix: FixOption = [],  # noqa: B006  typer copies it
+    retry: RetryOption = False,
     json: AsJson = False,
 ) -> None:
     """Find the fastest configuration of a kernel, and store it with every trial.
 
-    What the store knows is not measured again. Ctrl-C keeps what was measured; a later run measures the rest.
+    What the store knows is not measured again. Ctrl-C keeps what was measured; a later run measures the rest. Problems
+    of a file of which nothing worked are not tried again unless asked, or under other versions.
     """
     with answers_only(json):
         kernel = find_target(target)
@@ -55,7 +64,8 @@ def tune(
         _check(budget, strategy)
         if todo.others:
             note(f"skipped {rows_of_others(todo.others)}")
-        session = _Session(kernel, todo.problems, budget, strategy, quiet=json)
+        by_hand = len(todo.problems) if retry else todo.typed
+        session = _Session(kernel, todo.problems, budget, strategy, by_hand, quiet=json)
         code = session.run()
     if json:
         print_json("tune", session.data())
@@ -93,22 +103,57 @@ def _check(budget: float | None, strategy: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """What came of one problem: a Summary, an error when nothing works, or neither when Ctrl-C ended it."""
+    """What came of one problem: a Summary, an error when nothing works, or neither when Ctrl-C ended it.
+
+    Attributes:
+        bad: the fault is the user's.
+        before: what was stored for it.
+    """
 
     problem: Problem
     summary: Summary | None
     error: str = ""
-    bad: bool = False  # the fault is the user's
+    bad: bool = False
+    before: Choice | None = None
+
+    @property
+    def change(self) -> str:
+        """`new`, `kept`, or how the new Config's time compares with that of the one before it."""
+        now = None if self.summary is None else self.summary.choice
+        if now is None:
+            return "–"
+        if self.before is None:
+            return "new"
+        if now.config == self.before.config:
+            return "kept"
+        ratio = self.ratio
+        return "changed" if ratio is None else f"×{ratio:.3f}"
+
+    @property
+    def ratio(self) -> float | None:
+        """The time of the Config used now over that of the one used before, if they were timed side by side."""
+        from tunesmith.refresh import side_by_side
+
+        if self.summary is None or self.summary.choice is None or self.before is None:
+            return None
+        trials = {trial.config: trial for trial in self.summary.trials}
+        now = trials.get(self.summary.choice.config)
+        return None if now is None else side_by_side(now, trials.get(self.before.config))
 
 
 @dataclass
 class _Session:
-    """The searches of one command."""
+    """The searches of one command.
+
+    Attributes:
+        by_hand: so many of the problems, the first, are tried whatever the journal says.
+    """
 
     kernel: TunedKernel
     problems: Sequence[Problem]
     budget_s: float | None
     strategy: str | None
+    by_hand: int
     quiet: bool
     results: list[_Result] = field(default_factory=list[_Result])
     interrupted: dict[str, Any] | None = None
@@ -118,36 +163,49 @@ class _Session:
         from tunesmith.report.terminal import Progress
 
         with Progress(total=len(self.problems)) as progress:
-            for problem in self.problems:
+            for number, problem in enumerate(self.problems):
                 try:
                     arguments = self.kernel.inputs(problem)
+                    key = self.kernel.key(**arguments)
                 except BadInput as error:
                     if len(self.problems) == 1:
                         raise
-                    self.results.append(_Result(problem, None, str(error), bad=True))
-                    self._show(self.results[-1])
+                    self._done(_Result(problem, None, str(error), bad=True))
+                    continue
+                failed = None if number < self.by_hand else self._journal.failure(key)
+                if failed is not None:
+                    self._done(_Result(problem, None, f"{failed.reason} (on {failed.at}; --retry tries again)"))
                     continue
                 try:
-                    result = self._search(problem, arguments, progress)
+                    result = self._search(problem, key, arguments, progress)
                 except KeyboardInterrupt:
                     progress.close()
                     self._keep(problem, arguments)
                     break
-                self.results.append(result)
-                self._show(result)
+                self._note(key, result)
+                self._done(result)
         if not self.quiet and len(self.problems) > 1:
             from tunesmith.report.terminal import print_results
 
             print()
-            print_results([(r.problem, r.summary, r.error) for r in self.results])
+            print_results([(r.problem, r.summary, r.error, r.change) for r in self.results])
         if self.interrupted is not None:
             return INTERRUPTED
         if any(result.bad for result in self.results):
             return USAGE
         return NO if any(result.error for result in self.results) else GOOD
 
-    def _search(self, problem: Problem, arguments: Mapping[str, Any], progress: Progress) -> _Result:
+    @property
+    def _journal(self) -> Journal:
+        return Journal(options().cache_dir, self.kernel.declared.name_for(self.kernel.kernel.name))
+
+    def _done(self, result: _Result) -> None:
+        self.results.append(result)
+        self._show(result)
+
+    def _search(self, problem: Problem, key: Key, arguments: Mapping[str, Any], progress: Progress) -> _Result:
         from tunesmith.events import Event, Summary, watched
+        from tunesmith.store import default_store
 
         heard: list[Summary] = []  # also of a search that ends with an error
 
@@ -156,13 +214,28 @@ class _Session:
             if isinstance(event, Summary):
                 heard.append(event)
 
+        stored = default_store().choice(key)
+        before = None if stored is None else stored.choice
         try:
             with watched(listen):
                 summary = self.kernel.tune(budget_s=self.budget_s, strategy=self.strategy, **arguments)
-        except NoWorkingConfig as error:
+        except (NoWorkingConfig, BudgetEnded, Busy) as error:
+            if len(self.problems) == 1 and not isinstance(error, NoWorkingConfig):
+                raise
             progress.close()
-            return _Result(problem, heard[-1] if heard else None, str(error))
-        return _Result(problem, summary)
+            return _Result(problem, heard[-1] if heard else None, str(error), before=before)
+        return _Result(problem, summary, before=before)
+
+    def _note(self, key: Key, result: _Result) -> None:
+        """Keep in the journal what failed, and what failed before and works now."""
+        journal = self._journal
+        try:
+            if result.error and result.summary is not None and any(result.summary.failures):
+                journal.failed(key, ": ".join(line.strip() for line in result.error.splitlines()[:2]))
+            elif not result.error and journal.failure(key) is not None:
+                journal.worked(key)
+        except OSError as error:
+            note(f"warning: {journal.path} cannot be written ({error}); what failed will be tried again")
 
     def _show(self, result: _Result) -> None:
         from tunesmith.report.terminal import print_scores
@@ -190,7 +263,11 @@ class _Session:
         from tunesmith.report.data import summary_data
 
         results = [
-            {"problem": r.problem.text, "error": r.error or None, **(summary_data(r.summary) if r.summary else {})}
+            {
+                "problem": r.problem.text, "error": r.error or None, "change": r.change, "ratio": r.ratio,
+                "before": None if r.before is None else {"config": dict(r.before.config)},
+                **(summary_data(r.summary) if r.summary else {}),
+            }
             for r in self.results
-        ]
+        ]  # fmt: skip
         return {"kernel": self.kernel.kernel.name, "interrupted": self.interrupted, "results": results}

@@ -295,15 +295,16 @@ def footer(summary: Summary) -> str:
 # --- several searches -------------------------------------------------------------------------------------
 
 
-def result_table(results: Sequence[tuple[Problem, Summary | None, str]]) -> RenderableType:
-    """One row for each search: what was asked, the time, what it cost, and the Config."""
+def result_table(results: Sequence[tuple[Problem, Summary | None, str, str]]) -> RenderableType:
+    """One row for each search: what was asked, the time, what changed, what it cost, and the Config."""
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("problem", ratio=1, overflow="fold")
-    for heading in ("time", "measured", "failed", "seconds"):
+    for heading in ("time", "change", "measured", "failed", "seconds"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("Config", ratio=2, overflow="fold")
-    for problem, summary, error in results:
-        table.add_row(*[Text(cell) for cell in _result_cells(problem, summary, error)], style="red" if error else "")
+    for problem, summary, error, change in results:
+        cells = _result_cells(problem, summary, error)
+        table.add_row(*[Text(cell) for cell in (*cells[:2], change, *cells[2:])], style="red" if error else "")
     return table
 
 

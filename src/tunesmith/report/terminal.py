@@ -59,8 +59,8 @@ def print_scores(summary: Summary, top: int = 10) -> None:
     Console().print(score_table(summary, top))
 
 
-def print_results(results: Sequence[tuple[Problem, Summary | None, str]]) -> None:
-    """Print a line for each of several searches on standard output: (problem, Summary if any, error if any)."""
+def print_results(results: Sequence[tuple[Problem, Summary | None, str, str]]) -> None:
+    """Print a line for each of several searches on standard output: (problem, Summary if any, error if any, change)."""
     Console().print(result_table(results))
 
 

@@ -1,0 +1,118 @@
+"""Stale Choices looked at again: what is in use against the next best of then, and nothing else of the Space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from time import perf_counter
+from typing import Literal, TypeAlias
+
+from tunesmith.core.config import Config
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Choice, Failed, Measured, Trial
+from tunesmith.core.stats import paired_ratio
+from tunesmith.evaluate import Effort, Evaluation, Subject
+from tunesmith.kernel import Clock
+from tunesmith.store import Store
+from tunesmith.tune import searching
+
+#: Rivals of the Config in use. The winner under other versions is nearly always among the first few of before.
+BEST = 4
+
+#: `current`: nothing is stale, nothing was measured. `failed`: no Config works any more, or the budget ended.
+Fate: TypeAlias = Literal["current", "kept", "changed", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What became of one stored Choice.
+
+    Attributes:
+        stale: the soft reasons, as `triton: 3.7.0, was 3.6.0`.
+        raced: how many Configs were timed.
+        before, after: the Choice that was stored, and the one that is now.
+        ratio: the time of the Config used now over that of the one used before, by paired samples; `None` where the
+            two were not timed side by side.
+        why: what failed.
+    """
+
+    key: Key
+    fate: Fate
+    stale: tuple[str, ...]
+    raced: int
+    before: Choice
+    after: Choice
+    ratio: float | None = None
+    why: str = ""
+
+
+def refresh(
+    subject: Subject, store: Store, clock: Clock, effort: Effort, best: int = BEST, anyway: bool = False
+) -> Refreshed | None:
+    """Race a stale Choice against the next best of the Trials it was made of, and store who wins; `None` where
+    nothing is stored. The caller holds the key's claim.
+
+    Raises:
+        Busy: when another search has been measuring on the device for too long.
+    """
+    key, stored = subject.key, store.choice(subject.key)
+    if stored is None:
+        return None
+    before, stale = stored.choice, tuple(key.stale(stored.soft))
+    if not stale and not anyway:
+        return Refreshed(key, "current", stale, 0, before, before)
+    configs = _best(subject, store, effort, before.config, best)
+    at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
+    deadline = None if effort.budget_s is None else perf_counter() + effort.budget_s
+    state = Evaluation(subject, store, clock, effort, at, deadline, incumbent=before.config)
+    with searching():
+        state.evaluate(configs)
+    trials = [state.trials[config] for config in configs if config in state.trials]
+    verdict = effort.verdict(trials, state.incumbent)
+    failed = Refreshed(key, "failed", stale, len(trials), before, before)
+    if verdict is None:
+        reasons = dict.fromkeys(t.outcome.reason for t in trials if isinstance(t.outcome, Failed))
+        why = "; ".join(reasons) or "the budget ended before anything was measured"
+        return replace(failed, why=why if configs else "the Space holds none of the stored Configs any more")
+    if state.over or state.cut_short:
+        return replace(failed, why="the budget ended before the race did; what was measured is kept")
+    winner = verdict.winner
+    assert isinstance(winner.outcome, Measured)
+    rival = next((t for t in verdict.ranking if t is not winner), None)
+    rival_s = rival.outcome.median_s if rival is not None and isinstance(rival.outcome, Measured) else None
+    after = replace(
+        before, config=winner.config, median_s=winner.outcome.median_s, runner_up=rival.config if rival else None,
+        ratio=None if rival_s is None else rival_s / winner.outcome.median_s, ties=verdict.ties,
+        measured_at=subject.exact if subject.exact != key.problem else None, within=verdict.within,
+        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=at,
+    )  # fmt: skip
+    store.put_choice(key, after, dict(key.soft))
+    fate: Fate = "kept" if winner.config == before.config else "changed"
+    old = state.trials.get(before.config)
+    ratio = side_by_side(winner, old) if fate == "changed" else None
+    why = f"{before.config!r}: {old.outcome.reason}" if old and isinstance(old.outcome, Failed) else ""
+    return Refreshed(key, fate, stale, len(trials), before, after, ratio, why)
+
+
+def _best(subject: Subject, store: Store, effort: Effort, in_use: Config, best: int) -> list[Config]:
+    """The Config in use and the next best, as far as the Space still has them."""
+    known = [t for t in store.trials(subject.key) if t.config in subject.space]
+    verdict = effort.verdict(known)
+    ranking = [] if verdict is None else [trial.config for trial in verdict.ranking]
+    legal = [in_use] if in_use in subject.space else []
+    return list(dict.fromkeys([*legal, *[config for config in ranking if config != in_use][:best]]))
+
+
+def side_by_side(now: Trial, before: Trial | None) -> float | None:
+    """How many times as long one Config takes as another, by the rounds both were in; `None` if they never met."""
+    if before is None or now.at != before.at:
+        return None
+    mine, old = _by_round(now), _by_round(before)
+    shared = sorted(mine.keys() & old.keys())
+    return paired_ratio([mine[r] for r in shared], [old[r] for r in shared])[0] if shared else None
+
+
+def _by_round(trial: Trial) -> Mapping[int, float]:
+    samples = trial.outcome.samples if isinstance(trial.outcome, Measured) else ()
+    return {sample.round: sample.seconds for sample in samples if sample.round >= 0}
