@@ -1,0 +1,118 @@
+"""`Bench`: what the candidates of one search are launched on, in the process that searches or in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Protocol, TypeAlias
+
+from tunesmith.core.config import Config
+from tunesmith.core.outcome import Failed, Resources
+from tunesmith.core.problem import Problem
+from tunesmith.kernel import Around, Built, Executable, Kernel, Run
+from tunesmith.measure.failure import attempt, told_of_failures
+from tunesmith.measure.inputs import Snapshot
+
+#: (ready to launch, what became of it where it is not, the exception)
+Loaded: TypeAlias = "tuple[Executable | None, Failed | None, BaseException | None]"
+#: (what a Clock times, what became of it where it can't be timed, the exception)
+Ready: TypeAlias = "tuple[Run | None, Failed | None, BaseException | None]"
+
+
+class Bench(Protocol):
+    """Makes candidates ready to be timed, for one stretch of a search; left, everything is as it was before."""
+
+    def load(self, config: Config, built: Built | None) -> Loaded:
+        """Make a compiled Config ready to launch. Launches nothing."""
+        ...
+
+    def ready(self, executable: Executable) -> Ready:
+        """Check a loaded candidate and make it something to time. May launch it, so nobody else may be measuring."""
+        ...
+
+    def tell(self, config: Config, error: BaseException) -> None:
+        """A Config never came to its launch: whatever stands around launches hears of it."""
+        ...
+
+    def __enter__(self) -> Bench: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None: ...
+
+
+class LocalBench:
+    """Candidates in this process, on a call's own arguments.
+
+    Args:
+        exact: the Problem that is measured.
+        arguments: the call's, by name in the signature's order; as before when the Bench is left.
+        restore: arguments put back before each launch. zero: arguments zeroed before each launch.
+        hot: arguments that are in the cache when a launch begins.
+        around: makes what else is done around each launch.
+    """
+
+    def __init__(
+        self, kernel: Kernel, exact: Problem, arguments: Mapping[str, Any], *, restore: Sequence[str] = (),
+        zero: Sequence[str] = (), hot: Sequence[str] = (), around: Callable[[], Around] | None = None,
+    ) -> None:  # fmt: skip
+        self._kernel, self._exact, self._arguments = kernel, exact, arguments
+        self._args = tuple(arguments.values())
+        self._restore, self._zero = restore, zero
+        self._hot = [value for name, value in arguments.items() if name in hot and value is not None]
+        self._make_around = around
+        self._around: Around | None = None
+
+    def __enter__(self) -> LocalBench:
+        _ = self._snapshot  # taken now, so that what can't be restored is refused before anything is compiled
+        self._around = self._make_around() if self._make_around is not None else None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
+    ) -> None:
+        if self._around is not None:
+            self._around.after()
+            self._around = None
+        self._snapshot.put_back()
+
+    @cached_property
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(self._arguments, self._restore, self._zero)
+
+    def load(self, config: Config, built: Built | None) -> Loaded:
+        return attempt("load", lambda: self._kernel.load(config, self._exact, built))
+
+    def ready(self, executable: Executable) -> Ready:
+        return self._run(executable), None, None
+
+    def tell(self, config: Config, error: BaseException) -> None:
+        if self._around is not None:
+            self._around.after()
+            self._around.before(config, self._args)
+            self._around.failed(error)
+
+    def _run(self, executable: Executable) -> Run:
+        """A candidate with all that is done ahead of its launches."""
+        prepare, config, around = self._snapshot.before_launch, executable.config, self._around
+        if around is None:
+            return Run(executable, self._args, prepare, self._hot)
+
+        def before() -> None:
+            around.after()
+            if prepare is not None:
+                prepare()
+            around.before(config, self._args)
+
+        launch = told_of_failures(around.launch_of(executable), around)
+        return Run(_Candidate(config, launch, executable.resources), self._args, before, self._hot)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """An Executable whose launch is another one."""
+
+    config: Config
+    launch: Callable[..., Any]
+    resources: Resources
