@@ -251,17 +251,24 @@ class Evaluation:
             self.first_error = self.first_error or error
             self._add(config, failure, executable.resources, self._ready[config][1])
 
-    def check(self, known: Trial) -> None:
-        """Compare a Config's results with the reference's, without timing it: its Trial says what came of that."""
+    def check(self, known: Trial, times: int = 1) -> None:
+        """Compare a Config's results with the reference's, without timing it: its Trial says what came of that.
+
+        Args:
+            times: on so many inputs.
+        """
         config = known.config
         with self._bench, self._alone(), closing(self.compile([config], set())) as loaded:
             for executable in loaded:
-                run, failure, error = self._bench.ready(executable)
-                self.first_error = self.first_error or error
-                if failure is not None:
-                    self._add(config, failure, executable.resources, known.compile_s)
-                elif run is not None and run.checked:
-                    self.trials[config] = replace(known, checked=self.subject.check.identity)
+                for _ in range(times):
+                    run, failure, error = self._bench.ready(executable)
+                    self.first_error = self.first_error or error
+                    if failure is not None:
+                        self._add(config, failure, executable.resources, known.compile_s)
+                        break
+                    if run is not None and run.checked:
+                        self.trials[config] = replace(known, checked=self.subject.check.identity)
+        self._ready.clear()
         self._commit()
 
     # --- compiling -------------------------------------------------------------------------------

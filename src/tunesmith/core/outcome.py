@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -82,6 +83,18 @@ class Failed:
     def __post_init__(self) -> None:
         if self.stage not in STAGES:
             raise BadInput(unknown("stage", self.stage, STAGES))
+
+    @property
+    def kind(self) -> str:
+        """What failures that are counted as one have in common: for want of the same thing, whatever each Config
+        needed of it; in the same output, wherever and however far.
+
+        >>> Failed("wrong", "y, row 17, at (17, 3): error 2.3e-01 where float16 allows 3.9e-03").kind
+        'wrong y'
+        """
+        if self.stage == "wrong":
+            return f"wrong {re.split(r',| at |:', self.reason)[0]}"
+        return f"{self.stage} {re.sub(r'[0-9]+', '#', self.reason) if self.stage == 'cut' else self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

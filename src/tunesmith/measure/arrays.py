@@ -2,8 +2,8 @@
 
 Floats are drawn from the standard normal distribution, as a chip that multiplies zeros takes less power and runs at
 another clock. So are both parts of complex numbers. 8-bit integers are uniform over all their values, bools are even.
-Wider integers may be indices into other arrays, where a random one reads beyond the end: they are zeros, unless the
-caller says how they are filled.
+Wider integers may be indices into other arrays, where a random one reads beyond the end: the caller says how they are
+filled (zeros stand in where nobody does).
 """
 
 from __future__ import annotations

@@ -336,8 +336,8 @@ class Checker:
             found = dict(cast("Mapping[str, Any]", returned))
         else:
             arrays = [array for _, array in leaves("", returned)]
-            if not arrays and len(outputs) == 1:
-                arrays = [returned]  # a number
+            if not arrays and len(outputs) == 1 and isinstance(returned, (int, float, complex)):
+                arrays = [returned]
             found = dict(zip(outputs, arrays, strict=False)) if len(arrays) == len(outputs) else {}
         missing = [name for name in outputs if name not in found]
         if missing:
