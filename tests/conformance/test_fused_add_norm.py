@@ -1,4 +1,4 @@
-"""Acceptance: a fused add + RMSNorm, in place on two arrays, tuned over 400 candidates; and candidates that are wrong."""
+"""A fused add + RMSNorm, in place on two arrays, tuned over 400 candidates; and candidates of it that are wrong."""
 
 from __future__ import annotations
 

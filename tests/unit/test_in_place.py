@@ -1,4 +1,4 @@
-"""Kernels that write their arguments: put back before each launch and after the search. Public reports R03, R05, R17."""
+"""Kernels that write their arguments: put back before each launch and after the search. Reports R03, R05, R17."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_slice_that_is_a_copy_or_of_something_else_is_refused() -> None:
             tuned(lambda pool, index, *, c: None, restore_value={"pool": part})(pool, index)
     with pytest.raises(BadInput, match=r"function in restore_value\['pool'\].*unknown argument 'page'"):
         tuned(lambda pool, index, *, c: None, restore_value={"pool": lambda page: page})
-    with pytest.raises(BadInput, match="'pol'.*did you mean 'pool'"):
+    with pytest.raises(BadInput, match=r"'pol'.*did you mean 'pool'"):
         tuned(lambda pool, index, *, c: None, restore_value={"pol": lambda pool: pool})
 
 
