@@ -122,8 +122,9 @@ def grid(meta: dict[str, Any]) -> tuple[int]:
     return (PAGE // meta["BLOCK"],)
 
 
-@pytest.mark.skipif(torch.cuda.mem_get_info()[0] < 100 * GIB, reason="needs 100 GiB of GPU memory")
 def test_r17_a_pool_of_80_gib_is_refused_whole_and_tuned_by_slice() -> None:
+    if not 100 * GIB < torch.cuda.mem_get_info()[0] < 160 * GIB:
+        pytest.skip("needs a GPU on which 80 GiB fit once and not twice")
     pool, out = (
         torch.zeros(80 * GIB, dtype=torch.uint8, device="cuda"),
         torch.zeros(PAGE, dtype=torch.uint8, device="cuda"),

@@ -218,12 +218,17 @@ def test_the_reference_gets_float64_and_else_what_there_is() -> None:
     [
         (lambda x, out: 1 / 0, "double: its reference failed: ZeroDivisionError"),
         (lambda x, out: (x, x), "its reference returned tuple; expected the 1 arrays out"),
-        (lambda x, out: "nothing", "its reference returned str"),
+        (lambda x, out: "something", "its reference returned str"),
     ],
 )
 def test_a_reference_that_fails_is_its_authors_fault_and_no_candidates(reference: Any, says: str) -> None:
     with pytest.raises((BadInput, NoWorkingConfig), match=says):
         tuned(reference=reference, outputs=["out"]).tune(*given())
+
+
+def test_a_reference_that_returns_nothing_for_a_kernel_that_returns_something_is_refused() -> None:
+    with pytest.raises(BadInput, match="its reference returned NoneType; expected the 1 arrays the result"):
+        tuned(lambda x, *, c: 2 * x, reference=lambda x: None).tune(given()[0])
 
 
 def test_a_kernel_that_is_not_deterministic_fails_where_asked() -> None:

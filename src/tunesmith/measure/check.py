@@ -12,17 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed
-from tunesmith.dispatch.arguments import dtype_name, leaves
+from tunesmith.dispatch.arguments import leaves
 from tunesmith.errors import BadInput, FingerprintError
 from tunesmith.fingerprint import of_function
 from tunesmith.kernel import Around, Executable
-from tunesmith.measure.arrays import mapped
+from tunesmith.measure.expected import BadReference, expected
 from tunesmith.measure.failure import attempt
-from tunesmith.measure.inputs import taken_by
 from tunesmith.measure.memory import (
     Twin,
     clusters,
@@ -37,7 +36,7 @@ from tunesmith.measure.memory import (
     too_much,
     write,
 )
-from tunesmith.measure.verify import Tolerance, allowed_for, differs, poison, spelled, wrong
+from tunesmith.measure.verify import Tolerance, allowed_for, differs, is_float, poison, spelled, wrong
 
 #: Inputs and what the reference makes of them are made anew for each check while that takes no longer than this, or
 #: than this part of the search so far; then two sets take turns.
@@ -159,7 +158,7 @@ class Checker:
         arrays = [one for name, value in self._arguments.items() for one in readable(name, value)]
         spans = clusters(span_of(array) for _, array in arrays)
         copies = [("copies", span.place, 3 * (span.stop - span.start)) for span in spans]
-        wide = [(name, place_of(a), 8 * _elements(a)) for name, a in arrays if self._check.reference and _is_float(a)]
+        wide = [(name, place_of(a), 8 * _elements(a)) for name, a in arrays if self._check.reference and is_float(a)]
         return [*copies, *wide]
 
     # --- one candidate ---------------------------------------------------------------------------
@@ -183,15 +182,15 @@ class Checker:
         return texts, inputs.expected is not None
 
     def _compared(self, config: Config, got: Mapping[str, Any], inputs: _Set, poisoned: Mapping[str, Any]) -> list[str]:
-        expected = inputs.expected
-        if expected is None:
+        should = inputs.expected
+        if should is None:
             self._compare_with_others(config, got)
             return []
         floats = tuple(array for name, value in self._arguments.items() for _, array in leaves(name, value))
         texts: list[str] = []
         for name, array in got.items():
             allowed = allowed_for(name, array, floats, self._check.tolerance)
-            texts.append(wrong(name, array, expected[name], allowed, poisoned.get(name)))
+            texts.append(wrong(name, array, should[name], allowed, poisoned.get(name)))
         return [text for text in texts if text]
 
     def _compare_with_others(self, config: Config, got: Mapping[str, Any]) -> None:
@@ -301,7 +300,7 @@ class Checker:
         for name, value in arguments.items():
             new = dict(readable(name, made.get(name)))
             for leaf, array in readable(name, value):
-                if not _is_float(array):
+                if not is_float(array):
                     continue
                 other = new.get(leaf)
                 if other is not None and tuple(other.shape) == tuple(array.shape) and other.dtype == array.dtype:
@@ -311,64 +310,9 @@ class Checker:
                     write(array, array * array.dtype.type(factor) if not is_torch(array) else array * factor)
 
     def _expected(self, made: _Set, outputs: Sequence[str]) -> dict[str, Any] | None:
-        """What the reference makes of a set's inputs, in float64 where it can.
-
-        Raises:
-            BadReference: when it fails, or returns other than so many arrays.
-        """
         reference = self._check.reference
-        if reference is None:
-            return None
-        for widen in (True, False):
-            given = {name: mapped(lambda v, wide=widen: _copy(v, wide), v) for name, v in made.inputs.arguments.items()}
-            returned, failure, error = attempt("launch", lambda given=given: reference(**taken_by(reference, given)))
-            if failure is None:
-                return self._by_name(returned, given, outputs)
-        assert failure is not None
-        raise BadReference(f"{self._kernel}: its reference failed: {failure.reason}") from error
-
-    def _by_name(self, returned: Any, given: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Any]:
-        if returned is None:  # it wrote its arguments, as the kernel does
-            return {leaf: array for name in given for leaf, array in readable(name, given[name]) if leaf in outputs}
-        found: dict[str, Any]
-        kind = type(returned).__name__
-        if isinstance(returned, Mapping):
-            found = dict(cast("Mapping[str, Any]", returned))
-        else:
-            arrays = [array for _, array in leaves("", returned)]
-            if not arrays and len(outputs) == 1 and isinstance(returned, (int, float, complex)):
-                arrays = [returned]
-            found = dict(zip(outputs, arrays, strict=False)) if len(arrays) == len(outputs) else {}
-        missing = [name for name in outputs if name not in found]
-        if missing:
-            raise BadReference(
-                f"{self._kernel}: its reference returned {kind}; expected the {len(outputs)} arrays "
-                f"{', '.join(outputs)}, in this order or by name"
-            )
-        return found
-
-
-class BadReference(Exception):
-    """The reference can't be used."""
+        return None if reference is None else expected(self._kernel, reference, made.inputs.arguments, outputs)
 
 
 def _elements(array: Any) -> int:
     return int(array.numel() if is_torch(array) else array.size)
-
-
-def _is_float(array: Any) -> bool:
-    return "float" in dtype_name(array) or "complex" in dtype_name(array)
-
-
-def _copy(value: Any, widen: bool) -> Any:
-    """A copy of an array, floats in float64; anything else itself."""
-    if not has_content(value):
-        return value
-    if not (widen and _is_float(value)):
-        return copied(value)
-    name = "complex128" if "complex" in dtype_name(value) else "float64"
-    if is_torch(value):
-        import torch
-
-        return value.detach().to(getattr(torch, name), copy=True)
-    return value.astype(name)

@@ -63,9 +63,9 @@ def allowed_for(name: str, output: Any, inputs: tuple[Any, ...], tolerance: Tole
     """
     said = tolerance.get(name) if isinstance(tolerance, Mapping) else tolerance
     kind = dtype_name(output)
-    if said is not None and (_is_float(output) or isinstance(tolerance, Mapping)):
+    if said is not None and (is_float(output) or isinstance(tolerance, Mapping)):
         return Allowed(float(said), "tolerance=")
-    if not _is_float(output):
+    if not is_float(output):
         return Allowed(0.0, kind)
     if kind not in EPS:
         return Allowed(next((eps for begin, eps in EPS_8_BIT.items() if kind.startswith(begin)), 1.0), kind)
@@ -114,7 +114,7 @@ def poison(output: Any, expected: Any | None) -> None:
     known = None if expected is None else _cast(_like(expected, output), output)
     if known is not None and tuple(known.shape) != tuple(output.shape):
         known = None  # which `wrong` will say
-    if _is_float(output):
+    if is_float(output):
         output[...] = float("nan")
         if known is not None and bool((nan := xp.isnan(_wide(known))).any()):
             output[nan] = 1.0
@@ -198,7 +198,7 @@ def _judged(
     """The worst element or row of some rows, and how many elements are off."""
     xp = _engine(got)
     stored = _cast(want, got)  # what the dtype makes of it: an overflow to infinity is right
-    if not _is_float(got):
+    if not is_float(got):
         return _judged_integers(name, start, got, stored, allowed, shape)
     wide, exact = _wide(got), _wide(want)
     ended = _wide(stored)
@@ -282,7 +282,8 @@ def _engine(array: Any) -> Any:
     return np
 
 
-def _is_float(array: Any) -> bool:
+def is_float(array: Any) -> bool:
+    """Whether its elements are floats or complex."""
     return "float" in dtype_name(array) or "complex" in dtype_name(array)
 
 
