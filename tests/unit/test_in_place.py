@@ -334,6 +334,12 @@ def test_what_is_found_is_put_back_and_said_once_with_the_name_to_declare() -> N
     assert "restore_value=['x']" in kernel.choice(x).note
 
 
+def test_where_nothing_can_be_compared_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda place: 1000)
+    with pytest.warns(TunesmithWarning, match="whether arguments are written was not looked at: needed 24,000 bytes"):
+        tuned(lambda x, *, c: None)(np.zeros(1000))
+
+
 def test_outputs_that_are_declared_are_not_reported() -> None:
     def counting(out, *, c):
         out += 1

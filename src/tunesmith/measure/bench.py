@@ -130,6 +130,8 @@ class LocalBench:
 
         declared = {*self._restore, *self._zero, *self._check.outputs}
         found = find_mutations(launch, self._snapshot.put_back, self._arguments, declared)
+        if found.skipped:
+            self._mutation_notes.append(f"whether arguments are written was not looked at: {found.skipped}")
         for name in found.in_place:
             self._snapshot.protect(name)
             self._mutation_notes.append(
