@@ -202,7 +202,8 @@ def test_a_file_without_attribute_says_what_is_in_it(run: Run, target: Target) -
     [
         (
             ("tun",),
-            "unknown command 'tun': did you mean 'tune'? known: tune, explain, verify, record, compile, kernels, doctor, store",
+            "unknown command 'tun': did you mean 'tune'? known: tune, explain, verify, record, compile, kernels, "
+            "doctor, store",
         ),
         (("store", "inf"), "unknown command 'inf': did you mean 'info'? known: info, gc, export, merge"),
         (("store",), "good ones: info, gc, export, merge"),
