@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -24,9 +24,11 @@ from tunesmith.core.space import Space
 from tunesmith.core.stopping import CONFIDENCE, MARGIN, Rule
 from tunesmith.errors import Busy, CompileFailed
 from tunesmith.events import Compiled, Compiling, Racing, Sampled, say
-from tunesmith.kernel import Around, Built, Clock, Executable, Job, Kernel, Run
-from tunesmith.measure.failure import attempt, told_of_failures
-from tunesmith.measure.inputs import Snapshot
+from tunesmith.kernel import Around, Built, Clock, Executable, Job, Kernel
+from tunesmith.measure.bench import Bench, LocalBench
+from tunesmith.measure.check import Check
+from tunesmith.measure.failure import attempt
+from tunesmith.measure.inputs import WrittenSlice
 from tunesmith.measure.pick import Pick, Verdict, pick
 from tunesmith.measure.race import Race, rule_for
 from tunesmith.store import Store
@@ -49,7 +51,9 @@ class Subject:
         exact: the Problem that is measured, where the Key's is a bucket.
         args: the call's arguments by position; they are as before when the search ends.
         restore: arguments put back before each launch. zero: arguments zeroed before each launch.
-        around: makes what else is done around each launch.
+        slices: of these, functions that say which part is written.
+        around: makes, of arguments by name, what else is done around each launch.
+        check: what results are compared with. fresh: makes other inputs to do so with, by number.
         hot: arguments that are in the cache when a launch begins.
         ranked: whether the Space lists its Configs best first.
         predict: what the kernel's model says of a Config, from its knobs or from what its compiler reported.
@@ -63,10 +67,13 @@ class Subject:
     args: Sequence[Any]
     restore: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
-    around: Callable[[], Around] | None = None
+    around: Callable[[Mapping[str, Any]], Around] | None = None
     ranked: bool = False
     predict: Predict | None = None
     hot: tuple[str, ...] = ()
+    slices: Mapping[str, WrittenSlice] = field(default_factory=dict[str, WrittenSlice])
+    check: Check = field(default_factory=Check)
+    fresh: Callable[[int], Mapping[str, Any]] | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -133,14 +140,27 @@ class Evaluation:
     cut_short: bool = False
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
     _stored_at: float = field(default_factory=perf_counter)
-    _around: Around | None = None
+    _bench: Bench = field(init=False)
     #: of the race under way: what is launched for a Config, and the seconds its compiler took
     _ready: dict[Config, tuple[Executable, float | None]] = field(
         default_factory=dict[Config, "tuple[Executable, float | None]"]
     )
+    _checked: set[Config] = field(default_factory=set[Config])
     _turns: Turns = field(default_factory=Turns)
     _next_round: int = 0
     _waited_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        subject = self.subject
+        self._bench = LocalBench(
+            subject.kernel, subject.exact, subject.arguments, restore=subject.restore, zero=subject.zero,
+            slices=subject.slices, hot=subject.hot, around=subject.around, check=subject.check, fresh=subject.fresh,
+        )  # fmt: skip
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What launching candidates has shown that a user should know."""
+        return self._bench.notes
 
     @property
     def over(self) -> bool:
@@ -200,20 +220,56 @@ class Evaluation:
     def _evaluate_once(self, batch: Sequence[Config]) -> set[Config]:
         """Compile what there is time for and race it; what was looked at."""
         seen: set[Config] = set()
-        with self._race() as (race, run_of), closing(self.compile(batch, seen)) as ready:
-            for executable in ready:
+        waiting: list[Executable] = []
+        with self._race() as race, closing(self.compile(batch, seen)) as loaded:
+            for executable in loaded:
                 if not self.overlaps:
-                    race.enter(run_of(executable), stays=executable.config == self.incumbent)
+                    waiting.append(executable)
                     continue
                 with self._alone(), self._turns.timing():
-                    race.welcome(run_of(executable), stays=executable.config == self.incumbent)
+                    self._admit(race, executable, race.welcome)
                 self._keep(race, {executable.config}, at_once=False)
-            say(Racing(race.candidates))
             self.cut_short = True
             with self._alone():
+                for executable in waiting:
+                    self._admit(race, executable, race.enter)
+                say(Racing(race.candidates))
                 race.run()
             self.cut_short = not race.ended
         return seen
+
+    def _admit(self, race: Race, executable: Executable, admit: Callable[..., None]) -> None:
+        """Let a loaded candidate into a race, unless it turns out that it can't be timed."""
+        config = executable.config
+        run, failure, error = self._bench.ready(executable)
+        if run is not None:
+            if run.checked:
+                self._checked.add(config)
+            admit(run, stays=config == self.incumbent)
+        else:
+            assert failure is not None
+            self.first_error = self.first_error or error
+            self._add(config, failure, executable.resources, self._ready[config][1])
+
+    def check(self, known: Trial, times: int = 1) -> None:
+        """Compare a Config's results with the reference's, without timing it: its Trial says what came of that.
+
+        Args:
+            times: on so many inputs.
+        """
+        config = known.config
+        with self._bench, self._alone(), closing(self.compile([config], set())) as loaded:
+            for executable in loaded:
+                for _ in range(times):
+                    run, failure, error = self._bench.ready(executable)
+                    self.first_error = self.first_error or error
+                    if failure is not None:
+                        self._add(config, failure, executable.resources, known.compile_s)
+                        break
+                    if run is not None and run.checked:
+                        self.trials[config] = replace(known, checked=self.subject.check.identity)
+        self._ready.clear()
+        self._commit()
 
     # --- compiling -------------------------------------------------------------------------------
 
@@ -259,31 +315,18 @@ class Evaluation:
         if isinstance(built, Failed):
             executable, failure, error = None, built, None
         else:
-            kernel, problem = self.subject.kernel, self.subject.exact
-            executable, failure, error = attempt("load", lambda: kernel.load(config, problem, built))
+            executable, failure, error = self._bench.load(config, built)
             self.first_error = self.first_error or error
         if failure is not None:
             self._add(config, failure, Resources(), None)
-            self._tell(config, error or CompileFailed(failure.reason, failure.detail))
+            self._bench.tell(config, error or CompileFailed(failure.reason, failure.detail))
         return executable, failure
-
-    def _tell(self, config: Config, error: BaseException) -> None:
-        """Where launches have something around them, it hears of a Config that never came to its launch."""
-        if self._around is not None:
-            self._around.after()
-            self._around.before(config, self.subject.args)
-            self._around.failed(error)
 
     # --- racing ----------------------------------------------------------------------------------
 
     @contextmanager
-    def _race(self) -> Generator[tuple[Race, Callable[[Executable], Run]]]:
-        """A race, and what makes a candidate of it. However it ends, what became of everyone is noted, and the
-        arguments are as they were."""
-        subject = self.subject
-        snapshot = Snapshot(subject.arguments, subject.restore, subject.zero)
-        around = self._around = subject.around() if subject.around is not None else None
-
+    def _race(self) -> Generator[Race]:
+        """A race. However it ends, what became of everyone is noted, and the arguments are as they were."""
         held: list[Race] = []
 
         def keep(configs: Set[Config]) -> None:
@@ -297,15 +340,12 @@ class Evaluation:
         held.append(race)
         self._next_round += self.rule.rounds + self.rule.finals
         try:
-            yield race, lambda executable: _candidate(executable, subject, snapshot, around)
+            with self._bench:
+                yield race
         finally:
             self._keep(race, race.outcomes.keys())
             self._ready.clear()
-            if around is not None:
-                around.after()
-            snapshot.put_back()
             self.first_error = self.first_error or next(iter(race.errors.values()), None)
-            self._around = None
             held.clear()  # or the race and `keep` hold each other, and with them the call's arrays
 
     @contextmanager
@@ -354,7 +394,11 @@ class Evaluation:
         return len(before.outcome.samples) > len(outcome.samples)
 
     def _add(self, config: Config, outcome: Measured | Failed, resources: Resources, compile_s: float | None) -> None:
-        self.trials[config] = Trial(config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft))
+        judged = config in self._checked or (isinstance(outcome, Failed) and outcome.stage == "wrong")
+        checked = self.subject.check.identity if judged else ""
+        self.trials[config] = Trial(
+            config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft), checked
+        )  # fmt: skip
 
     def _commit(self) -> None:
         """Store the Trials that are new or have changed since the last time."""
@@ -362,29 +406,3 @@ class Evaluation:
         self.store.add_trials(self.subject.key, new, replace=True)
         self._stored.update((trial.config, trial) for trial in new)
         self._stored_at = perf_counter()
-
-
-def _candidate(executable: Executable, subject: Subject, snapshot: Snapshot, around: Around | None) -> Run:
-    """A candidate with all that is done ahead of its launches."""
-    prepare, config = snapshot.before_launch, executable.config
-    hot = [value for name, value in subject.arguments.items() if name in subject.hot and value is not None]
-    if around is None:
-        return Run(executable, subject.args, prepare, hot)
-
-    def before() -> None:
-        around.after()
-        if prepare is not None:
-            prepare()
-        around.before(config, subject.args)
-
-    launch = told_of_failures(around.launch_of(executable), around)
-    return Run(_Candidate(config, launch, executable.resources), subject.args, before, hot)
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """An Executable whose launch is another one."""
-
-    config: Config
-    launch: Callable[..., Any]
-    resources: Resources

@@ -86,7 +86,6 @@ class Preparation:
     device: str | None = None
     fill: Mapping[str, Fill] = field(default_factory=dict[str, Fill])
     given: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    _zeros: dict[str, None] = field(default_factory=dict[str, None])
 
     def run(self, problems: Iterable[Wanted]) -> list[Choice]:
         """Prepare for each problem; their Choices, in order."""
@@ -100,7 +99,6 @@ class Preparation:
             self._try(item, partial(self._choose, item))
         self._compile(items)
         self._load(items)
-        self._say_zeros()
         return self._concluded(items)
 
     def _checked(self, problems: Iterable[object]) -> Iterator[Wanted]:
@@ -212,7 +210,11 @@ class Preparation:
         layout = self._layout(place, value)
         fill = self.fill.get(name)
         if fill is None and layout.is_wide_integer:
-            self._zeros[name] = None
+            raise BadInput(
+                f"{name} is only described, and integers can be indices or lengths: with zeros in it other work would "
+                f"be measured. Give the array itself, or prepare(…, fill={{{name!r}: function of (array, "
+                f"arguments)}}); fill={{{name!r}: 0}} says that zeros are right"
+            )
         by = None if fill is None else partial(_filled, fill, named)
         array, failure, error = attempt("launch", lambda: layout.allocate(by, next(seeds)))
         if failure is None:
@@ -228,16 +230,6 @@ class Preparation:
     def _total(self, named: Mapping[str, Any], place: str) -> str:
         found = [one for value in named.values() for one in _described(value)]
         return spelled_bytes(sum(self._layout(place, one).n_bytes for one in found))
-
-    def _say_zeros(self) -> None:
-        if self._zeros:
-            warnings.warn(
-                f"{self.steps.kernel.name}.prepare measured with zeros in {', '.join(self._zeros)}: integers can be "
-                "indices, of which only 0 is always good. Where they decide how much work there is, give the tensor "
-                "itself, or prepare(…, fill={name: function of (array, arguments)}); fill={name: 0} says that zeros "
-                "are right",
-                TunesmithWarning, stacklevel=4,
-            )  # fmt: skip
 
     # --- binaries, and warm calls ----------------------------------------------------------------
 

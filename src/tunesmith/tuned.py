@@ -38,6 +38,7 @@ from tunesmith.store import Store, default_store
 from tunesmith.subjects import ManyValues, Subjects
 from tunesmith.tables import NativeTable, Tables
 from tunesmith.tune import ONLY, search
+from tunesmith.verification import Verification, verify
 
 #: Choices and loaded binaries kept in memory for a kernel: far more than a model's shapes, a bound all the same.
 REMEMBERED = 4096
@@ -281,6 +282,23 @@ class TunedKernel:
         self._found(subject.key)
         return found
 
+    def verify(self, *args: Any, **kwargs: Any) -> Verification:
+        """Check the results of the Config that is known for a call against the reference's; times nothing.
+
+        The arguments are as before afterwards. What came of it is kept with a Choice that is stored.
+
+        Raises:
+            BadInput: for a kernel without `reference=`.
+        """
+        subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
+        store = default_store()
+        known = tracks.known_choice(subject, store, self.tables, "lookup") or tracks.default_choice(
+            self._subjects.default(subject)(), subject.space, "lookup"
+        )
+        found = verify(subject, known, store, self._subjects.clock(subject.device), self._subjects.effort())
+        self._found(subject.key)
+        return found
+
     def record(
         self, *args: Any, rounds: int = ROUNDS, only: Sequence[Config] | None = None, **kwargs: Any
     ) -> Recording:
@@ -310,7 +328,7 @@ class TunedKernel:
                 a `Shaped` or a tensor on torch's meta device stands for an array. Real arrays are taken as they are.
             device: where described arrays are meant to be, `cuda:1`; the current GPU if not given, or the CPU.
             fill: how described arrays are filled, by argument: a number, or a function of (array, arguments by name)
-                that writes the array. Otherwise floats are random, as 8-bit integers are, and wider ones zero.
+                that writes the array. Otherwise floats are random, as 8-bit integers are; wider ones need it.
             given: arguments that all problems share.
 
         Returns:

@@ -202,7 +202,7 @@ def test_a_file_without_attribute_says_what_is_in_it(run: Run, target: Target) -
     [
         (
             ("tun",),
-            "unknown command 'tun': did you mean 'tune'? known: tune, explain, record, guard, compile, kernels, ",
+            "unknown command 'tun': did you mean 'tune'? known: tune, explain, verify, record, guard, compile, ",
         ),
         (("store", "inf"), "unknown command 'inf': did you mean 'info'? known: info, gc, export, merge, refresh"),
         (("store",), "good ones: info, gc, export, merge, refresh"),

@@ -306,9 +306,10 @@ def test_floats_are_random_and_arguments_differ() -> None:
     assert seen["x"].ctypes.data % 16 == seen["y"].ctypes.data % 16 == 0
 
 
-def test_integers_that_may_be_indices_are_zero_and_it_says_so() -> None:
-    with pytest.warns(TunesmithWarning, match=r"zeros in y: .*fill=\{name: 0\}"):
-        seen = launched_on({"x": Shaped((99,), "uint8"), "y": Shaped((99,), "int32")})
+def test_integers_that_may_be_indices_need_real_values() -> None:
+    with pytest.raises(NotPrepared, match=r"y is only described.*fill=\{'y': 0\} says that zeros are right"):
+        launched_on({"x": Shaped((99,), "uint8"), "y": Shaped((99,), "int32")})
+    seen = launched_on({"x": Shaped((99,), "uint8"), "y": Shaped((99,), "int32")}, fill={"y": 0})
     assert not seen["y"].any()
     assert len(set(seen["x"].tolist())) > 20
 

@@ -75,7 +75,7 @@ def blocks(*values: int, **options: Any) -> list[Any]:
 
 def scale(x, y, n, BLOCK):
     """Scales."""
-    y.add_(x)
+    torch.add(x, x, out=y)
 
 
 def tuned(body: Callable[..., Any] = scale, configs: Any = None, key: Any = ("n",), **options: Any) -> Any:
@@ -470,11 +470,14 @@ def test_hooks_of_the_decorator_are_called_around_each_launch_of_the_search_alon
         lambda x, y, n, BLOCK: events.append(("launch", BLOCK)), blocks(2, 1), pre_hook=pre_hook, post_hook=post_hook
     )
     kernel[(1,)](x(), x(), 8)
-    first = events[0][1]
-    second = 3 - first
-    one = [("pre", first, 8, (1,)), ("launch", first), ("post", first, None)]
-    other = [("pre", second, 8, (1,)), ("launch", second), ("post", second, None)]
-    assert events == [*one, *one, *other, *other, ("reset", 1, 8, (1,)), ("launch", 1)]
+    watched, first = events[0][1], events[3][1]  # a launch to see what it writes, then the race
+
+    def around(block: int) -> list[Any]:
+        return [("pre", block, 8, (1,)), ("launch", block), ("post", block, None)]
+
+    assert events == [
+        *around(watched), *around(first) * 2, *around(3 - first) * 2, ("reset", 1, 8, (1,)), ("launch", 1)
+    ]  # fmt: skip
     assert (kernel.user_defined_pre_hook, kernel.user_defined_post_hook) == (True, True)
     events.clear()
     kernel[(1,)](x(), x(), 8)
@@ -869,3 +872,39 @@ def test_nothing_warns_at_decoration() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tuned(warmup=5, do_bench=None)
+
+
+# --- what is checked, and what is written in place -------------------------------------------------------
+
+
+def test_a_triton_kernel_is_checked_with_its_hooks_on_copies() -> None:
+    def body(x, y, n, BLOCK):
+        y.add_(2 * x if BLOCK > 32 else x)  # adds to what pre_hook has zeroed
+
+    hooked: list[Any] = []
+
+    def pre_hook(kwargs, reset_only=False):
+        hooked.append(kwargs["y"])
+        kwargs["y"].zero_()
+
+    kernel, *_ = tuned(
+        body, blocks(32, 64, 128), pre_hook=pre_hook, reference=lambda x, **_: 2 * x, outputs=["y"], tolerance=1e-6
+    )
+    given = x(), torch.full((4,), 7.0)
+    kernel[(1,)](*given, 8)
+    choice = kernel.choice(*given, 8, grid=(1,))
+    assert (choice.config["BLOCK"], bool(choice.checked)) == (64, True)
+    assert kernel.configs_timings[blocks(32)[0]] == [float("inf")] * 3
+    assert any(array is not given[1] for array in hooked)
+    assert kernel.verify(*given, 8, grid=(1,)).checked
+
+
+def test_a_slice_of_a_triton_kernels_argument_is_restored() -> None:
+    def body(x, y, n, BLOCK):
+        y[n] += 1
+
+    kernel, *_ = tuned(body, restore_value={"y": lambda y, n: y[n : n + 1]})
+    y = torch.zeros(16)
+    kernel[(1,)](x(), y, 8)
+    assert y.tolist() == [0.0] * 8 + [1.0] + [0.0] * 7
+    assert kernel.restore_value == ["y"]

@@ -26,6 +26,7 @@ from tunesmith.cli.kernels import kernels
 from tunesmith.cli.output import CANNOT_TELL, GOOD, INTERRUPTED, NO, USAGE, Commands, installed, note
 from tunesmith.cli.record import record
 from tunesmith.cli.tune import tune
+from tunesmith.cli.verify import verify
 from tunesmith.errors import BadInput, Busy, StoreError, TunesmithError, TunesmithWarning, unknown
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.command()(tune)
 app.command()(explain)
+app.command()(verify)
 app.command()(record)
 app.command()(guard)
 app.command("compile")(compile_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -83,6 +84,18 @@ class Failed:
         if self.stage not in STAGES:
             raise BadInput(unknown("stage", self.stage, STAGES))
 
+    @property
+    def kind(self) -> str:
+        """What failures that are counted as one have in common: for want of the same thing, whatever each Config
+        needed of it; in the same output, wherever and however far.
+
+        >>> Failed("wrong", "y, row 17, at (17, 3): error 2.3e-01 where float16 allows 3.9e-03").kind
+        'wrong y'
+        """
+        if self.stage == "wrong":
+            return f"wrong {re.split(r',| at |:', self.reason)[0]}"
+        return f"{self.stage} {re.sub(r'[0-9]+', '#', self.reason) if self.stage == 'cut' else self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class Untried:
@@ -113,6 +126,7 @@ class Trial:
         at: UTC, ISO 8601.
         compile_s: seconds the compiler took, `None` where nothing was compiled for it.
         soft: versions of language, compiler, driver and Python under which it was found.
+        checked: what its results were compared with, empty where they were not (see `Choice`).
     """
 
     config: Config
@@ -121,6 +135,7 @@ class Trial:
     at: str = ""
     compile_s: float | None = None
     soft: Mapping[str, str] = field(default_factory=dict[str, str])
+    checked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +162,7 @@ class Choice:
         doubt: why the best is not known within the asked margin; empty where it is.
         searched_at: when the search that found it began: UTC, ISO 8601.
         conditions: the device's clock while it was timed, and what held that back, where it can be read.
+        checked: what its results were compared with: the reference's fingerprint, the tolerance; empty: unverified.
         note: anything else a reader should know (stale versions, why a search was not allowed).
     """
 
@@ -169,6 +185,7 @@ class Choice:
     doubt: str = ""
     searched_at: str = ""
     conditions: str = ""
+    checked: str = ""
     note: str = ""
 
 
@@ -193,6 +210,7 @@ def trial_to_data(trial: Trial) -> dict[str, Any]:
         "at": trial.at,
         "compile_s": trial.compile_s,
         "soft": dict(trial.soft),
+        **({"checked": trial.checked} if trial.checked else {}),
     }
 
 
@@ -227,6 +245,7 @@ def trial_from_data(data: Mapping[str, Any]) -> Trial:
             str(data.get("at", "")),
             None if compile_s is None else float(compile_s),
             soft,
+            str(data.get("checked", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not a Trial: {type(error).__name__}: {error}") from error
@@ -254,6 +273,7 @@ def choice_to_data(choice: Choice) -> dict[str, Any]:
         "doubt": choice.doubt,
         "searched_at": choice.searched_at,
         "conditions": choice.conditions,
+        "checked": choice.checked,
         "note": choice.note,
     }
 
@@ -290,6 +310,7 @@ def choice_from_data(data: Mapping[str, Any]) -> Choice:
             doubt=str(data.get("doubt", "")),
             searched_at=str(data.get("searched_at", "")),
             conditions=str(data.get("conditions", "")),
+            checked=str(data.get("checked", "")),
             note=str(data.get("note", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -2,8 +2,8 @@
 
 Floats are drawn from the standard normal distribution, as a chip that multiplies zeros takes less power and runs at
 another clock. So are both parts of complex numbers. 8-bit integers are uniform over all their values, bools are even.
-Wider integers may be indices into other arrays, where a random one reads beyond the end: they are zeros, unless the
-caller says how they are filled.
+Wider integers may be indices into other arrays, where a random one reads beyond the end: the caller says how they are
+filled (zeros stand in where nobody does).
 """
 
 from __future__ import annotations
@@ -106,6 +106,11 @@ class Layout:
 def is_described(value: object) -> bool:
     """Whether a value stands for an array that is not there: a `Shaped`, or a tensor on torch's meta device."""
     return isinstance(value, Shaped) or getattr(getattr(value, "device", None), "type", "") == "meta"
+
+
+def is_outline(value: object) -> bool:
+    """Whether it is what `outline_of` left of an array."""
+    return isinstance(value, HostOutline) or type(value).__name__ == "Outline"
 
 
 def layout_of(value: Any, place: str, engine: Literal["torch", "numpy"]) -> Layout:

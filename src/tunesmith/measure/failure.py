@@ -82,13 +82,13 @@ def all_failed(
 
     When every Config failed alike, that is most likely a fault of the call and not of the Configs: it says so.
     """
-    groups: dict[tuple[str, str], list[Config]] = {}
+    groups: dict[str, tuple[Failed, list[Config]]] = {}
     for config, failure in failures:
-        groups.setdefault((failure.stage, failure.reason), []).append(config)
+        groups.setdefault(failure.kind, (failure, []))[1].append(config)
     lines = [f"{kernel}({problem}): none of {len(failures)} Configs works"]
-    for (stage, reason), configs in sorted(groups.items(), key=lambda group: -len(group[1])):
+    for first, configs in sorted(groups.values(), key=lambda group: -len(group[1])):
         shown = "; ".join(repr(config) for config in configs[:3]) + ("; …" if len(configs) > 3 else "")
-        lines.append(f"  {len(configs)} × {stage}: {reason}  [{shown}]")
+        lines.append(f"  {len(configs)} × {first.stage}: {first.reason}  [{shown}]")
     if len(groups) == 1 and len(failures) > 1:
         lines.append("  All failed alike: the fault is likely in the kernel or the call, not in the Configs.")
     failure = NoWorkingConfig("\n".join(lines))

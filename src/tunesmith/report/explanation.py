@@ -64,6 +64,8 @@ class Explanation:
             facts.append(("distance", choice.distance))
         if choice.measured_at is not None:
             facts.append(("measured at", problem_line(choice.measured_at)))
+        if choice.checked or choice.median_s is not None:
+            facts.append(("checked", f"against its {choice.checked}" if choice.checked else "unverified"))
         if choice.note:
             facts.append(("note", choice.note))
         if choice.candidates:

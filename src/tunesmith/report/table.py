@@ -221,14 +221,14 @@ def failure_reasons(failures: Iterable[tuple[Config, Failed]]) -> list[Reason]:
 
     What was cut for want of the same thing is one reason, whatever each Config needed of it.
     """
-    groups: dict[tuple[str, str], list[tuple[Config, Failed]]] = {}
+    groups: dict[str, list[tuple[Config, Failed]]] = {}
     for config, failed in failures:
-        alike = re.sub(r"\d+", "#", failed.reason) if failed.stage == "cut" else failed.reason
-        groups.setdefault((failed.stage, alike), []).append((config, failed))
+        groups.setdefault(failed.kind, []).append((config, failed))
     reasons = [
-        Reason(stage, _merged([failed.reason for _, failed in group]), len(group), group[0][0])
-        for (stage, _), group in groups.items()
-    ]
+        Reason(first.stage, _merged([f.reason for _, f in group]) if first.stage == "cut" else first.reason,
+               len(group), config)
+        for group in groups.values() for config, first in group[:1]
+    ]  # fmt: skip
     return sorted(reasons, key=lambda reason: -reason.count)
 
 

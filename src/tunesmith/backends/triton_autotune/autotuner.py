@@ -137,6 +137,10 @@ class TunedAutotuner(Autotuner):
         """Search for a call's arguments now, whatever the policy; see `TunedKernel.tune`."""
         return self._engine.tune(grid, *args, **kwargs)
 
+    def verify(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
+        """Check the results of the Config that is known for a call; see `TunedKernel.verify`."""
+        return self._engine.verify(grid, *args, **kwargs)
+
     def prepare(
         self, problems: Iterable[Any], *, grid: Any = None, device: Any = None, fill: Mapping[str, Any] | None = None
     ) -> list[Choice]:
