@@ -284,6 +284,11 @@ def call(function: str, request: Mapping[str, Any], timeout_s: float, stop: thre
             return answer
 
 
+def is_guarded() -> bool:
+    """Whether this process is a guarded child, or was started by one."""
+    return MARK in os.environ
+
+
 def end_spare() -> None:
     """Kill the children that wait for a call."""
     with _lock:
@@ -315,11 +320,14 @@ def serve() -> None:
 def serve_guarded() -> None:
     """Answer requests for as long as the parent lives."""
     if sys.platform == "linux":
+        import resource
+
         prctl, parent = ctypes.CDLL(None).prctl, os.getppid()
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a candidate that hangs reads no end of file
         prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a candidate leaves behind stays ours to find
         if os.getppid() != parent:
             return
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")  # of all processes this is the one to lose
     _answer_requests(None)

@@ -10,6 +10,7 @@ TunesmithError
 ├── OutOfResources                 a Config wants more of something than the device has; says both
 ├── NoWorkingConfig                every Config of a search failed; lists the reasons with counts
 ├── BudgetEnded                    a search ended before any Config was measured
+├── WorkerLost                 the process in which candidates run can't be started, or not any more
 ├── LookupMiss (LookupError)       `policy("lookup", strict=True)` and nothing is known; names the nearest key
 ├── NotPrepared                some problems given to `prepare` could not be; names each with its reason
 ├── Busy                           someone else has been searching the same key for longer than one may wait
@@ -84,6 +85,10 @@ class NoWorkingConfig(TunesmithError):
 
 class BudgetEnded(TunesmithError):
     """A search ended before any Config was measured; nothing can be said of any of them."""
+
+
+class WorkerLost(TunesmithError):
+    """The process in which candidates run can't be started, or not any more: nothing more can be measured."""
 
 
 class LookupMiss(TunesmithError, LookupError):

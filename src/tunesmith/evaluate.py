@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -22,13 +23,14 @@ from tunesmith.core.outcome import Failed, Measured, Resources, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.core.stopping import CONFIDENCE, MARGIN, Rule
-from tunesmith.errors import Busy, CompileFailed
+from tunesmith.errors import Busy, CompileFailed, TunesmithWarning, WorkerLost
 from tunesmith.events import Compiled, Compiling, Racing, Sampled, say
 from tunesmith.kernel import Around, Built, Clock, Executable, Job, Kernel
 from tunesmith.measure.bench import Bench, LocalBench
 from tunesmith.measure.failure import attempt
 from tunesmith.measure.pick import Pick, Verdict, pick
 from tunesmith.measure.race import Race, rule_for
+from tunesmith.remote import Recipe, RemoteBench, RemoteClock
 from tunesmith.store import Store
 from tunesmith.turns import Turns
 from tunesmith.workers import compile_all
@@ -53,6 +55,7 @@ class Subject:
         hot: arguments that are in the cache when a launch begins.
         ranked: whether the Space lists its Configs best first.
         predict: what the kernel's model says of a Config, from its knobs or from what its compiler reported.
+        recipe: makes what another process needs to run the candidates, `None` where they run in this one.
     """
 
     kernel: Kernel
@@ -67,11 +70,20 @@ class Subject:
     ranked: bool = False
     predict: Predict | None = None
     hot: tuple[str, ...] = ()
+    recipe: Callable[[], Recipe | None] | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The call's arguments by name."""
         return dict(zip(self.kernel.signature.parameters, self.args, strict=True))
+
+
+def local_bench(subject: Subject) -> LocalBench:
+    """What candidates are launched on in this process."""
+    return LocalBench(
+        subject.kernel, subject.exact, subject.arguments, restore=subject.restore, zero=subject.zero,
+        hot=subject.hot, around=subject.around,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,11 +155,7 @@ class Evaluation:
     _waited_s: float = 0.0
 
     def __post_init__(self) -> None:
-        subject = self.subject
-        self._bench = LocalBench(
-            subject.kernel, subject.exact, subject.arguments, restore=subject.restore, zero=subject.zero,
-            hot=subject.hot, around=subject.around,
-        )  # fmt: skip
+        self._bench = local_bench(self.subject)
 
     @property
     def over(self) -> bool:
@@ -183,6 +191,30 @@ class Evaluation:
         (`do_bench`): its only sample is not to be taken apart from the others'. Nor where everybody is timed anyway.
         """
         return self.subject.device.kind != "cpu" and self.rule.rounds > 1 and not self.rule.everybody
+
+    def isolate(self) -> None:
+        """From here on candidates run in a worker, where the subject has a recipe for one.
+
+        Raises:
+            BadInput, WorkerLost: when they have to and it can't be had; otherwise that is a warning.
+        """
+        recipe = None if self.subject.recipe is None else self.subject.recipe()
+        if recipe is None:
+            return
+        remote = RemoteBench(recipe, self.subject.around)
+        try:
+            remote.begin()
+        except WorkerLost as lost:
+            remote.close()
+            if recipe.required:
+                raise
+            warnings.warn(f"{self.subject.kernel.name}: {lost}. They do now", TunesmithWarning, stacklevel=2)
+        else:
+            self._bench, self.clock = remote, RemoteClock(remote, self.clock)
+
+    def close(self) -> None:
+        """The search is over: its worker goes."""
+        self._bench.close()
 
     def evaluate(self, batch: Sequence[Config]) -> None:
         """Compile, load and race a batch, in its order; its Trials are stored even when Ctrl-C ends it.

@@ -23,6 +23,8 @@ VARIABLES: Mapping[str, str] = {
     "TUNESMITH_WAIT_S": "seconds a call waits for whoever searches the same key, then it takes the default (600)",
     "TUNESMITH_BUDGET_S": "seconds one search may take (no limit)",
     "TUNESMITH_JOBS": "compilers run at once (the number of usable cores)",
+    "TUNESMITH_RUN_TIMEOUT_S": "seconds a candidate in a worker may take for a step, then it is killed (30)",
+    "TUNESMITH_MEMORY_GB": "GiB of RAM a worker may take, then its candidate is killed (half of what is free)",
     "TUNESMITH_TAKE_OVER": "1: every triton.autotune kernel of the process is tunesmith's (read on import)",
     "TUNESMITH_CC": "the C compiler of the cc backend (cc, gcc or clang on PATH, else ziglang's)",
 }
@@ -40,6 +42,8 @@ class Options:
     wait_s: float = 600.0
     budget_s: float | None = None
     jobs: int = 1
+    run_timeout_s: float = 30.0
+    memory_gb: float | None = None
     cc: str | None = None
     take_over: bool = False
 
@@ -67,6 +71,8 @@ class Options:
             wait_s=_number(environ, "TUNESMITH_WAIT_S", 600.0),
             budget_s=_number(environ, "TUNESMITH_BUDGET_S", None, above=True),
             jobs=max(1, int(_number(environ, "TUNESMITH_JOBS", float(usable_cores())))),
+            run_timeout_s=_number(environ, "TUNESMITH_RUN_TIMEOUT_S", 30.0, above=True),
+            memory_gb=_number(environ, "TUNESMITH_MEMORY_GB", None, above=True),
             cc=environ.get("TUNESMITH_CC") or None,
             take_over=_flag(environ, "TUNESMITH_TAKE_OVER"),
         )

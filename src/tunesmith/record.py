@@ -43,7 +43,11 @@ def record(subject: Subject, clock: Clock, effort: Effort, rounds: int = ROUNDS)
     with TemporaryDirectory(prefix="tunesmith-record-") as folder:
         everybody = replace(effort, rounds=rounds, budget_s=None)
         state = Evaluation(subject, Store.open(Path(folder)), clock, everybody, at, None)
-        state.evaluate(configs)
+        try:
+            state.isolate()
+            state.evaluate(configs)
+        finally:
+            state.close()
     return Recording(
         subject.kernel.name, subject.device.name, subject.exact,
         tuple(state.trials[config] for config in configs if config in state.trials),

@@ -48,6 +48,7 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
         NoWorkingConfig: when every Config failed; nothing stays stored then.
         BudgetEnded: when the budget ended before anything was measured.
         Busy: when another search has been measuring on the device for too long.
+        BadInput, WorkerLost: when candidates have to run in a worker and it can't be had.
     """
     cut: dict[str, int] = {}
     legal = _enumerate(subject.space, cut)
@@ -67,11 +68,13 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
     _thread.depth = getattr(_thread, "depth", 0) + 1
     try:
+        state.isolate()
         first = promising(subject, default, store) if legal != [] else []
         since = "" if concluded is None else concluded.searched_at
         _follow(state, known, first, *_to_time_again(state, known, stored, since))
     finally:
         _thread.depth -= 1
+        state.close()
     done = {**known, **state.trials}
     return _conclude(state, legal if legal is not None else list(done), done, cut, len(known))
 

@@ -41,6 +41,10 @@ class Bench(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> None: ...
 
+    def close(self) -> None:
+        """The search is over."""
+        ...
+
 
 class LocalBench:
     """Candidates in this process, on a call's own arguments.
@@ -77,6 +81,9 @@ class LocalBench:
             self._around = None
         self._snapshot.put_back()
 
+    def close(self) -> None:
+        """Nothing is left to do."""
+
     @cached_property
     def _snapshot(self) -> Snapshot:
         return Snapshot(self._arguments, self._restore, self._zero)
@@ -85,7 +92,7 @@ class LocalBench:
         return attempt("load", lambda: self._kernel.load(config, self._exact, built))
 
     def ready(self, executable: Executable) -> Ready:
-        return self._run(executable), None, None
+        return self.run_of(executable), None, None
 
     def tell(self, config: Config, error: BaseException) -> None:
         if self._around is not None:
@@ -93,7 +100,7 @@ class LocalBench:
             self._around.before(config, self._args)
             self._around.failed(error)
 
-    def _run(self, executable: Executable) -> Run:
+    def run_of(self, executable: Executable) -> Run:
         """A candidate with all that is done ahead of its launches."""
         prepare, config, around = self._snapshot.before_launch, executable.config, self._around
         if around is None:
