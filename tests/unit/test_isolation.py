@@ -199,7 +199,7 @@ def test_a_worker_ends_with_its_parent_even_in_a_candidate_that_hangs(sign: sign
 
 
 def test_on_the_cpu_calls_run_in_process_unless_asked() -> None:
-    with pytest.raises(AssertionError):  # `loud` insists on a worker
+    with pytest.raises(NoWorkingConfig, match="4 × launch: AssertionError"):  # `loud` insists on a worker
         isolated.loud.tune(n=2)
 
 
@@ -242,12 +242,12 @@ def test_fixed_knobs_are_held_there_too() -> None:
 
 
 SCRIPT = """
+import os
 import tunesmith
 
 @tunesmith.autotune(configs=[{"a": 1}, {"a": 2}], key=["n"], make_inputs=lambda problem: {"n": problem["n"]})
 def kernel(n, *, a):
     if a == 1:
-        import os
         os.abort()
 """
 

@@ -162,7 +162,7 @@ def _write(value: Any, file: Path) -> None:
 
 def _array(name: str, one: Mapping[str, Any], made: Any, fences: dict[str, Fence], seed: int) -> Any:
     """An array as it lies in the caller's process, with content from a file, from what was made, or random."""
-    layout = _layout(one)
+    layout, backwards = _layout(one)
     fill: Callable[[Any], object] | None = None
     if "file" in one:
         fill = _reader(Path(one["file"]), layout)
@@ -173,11 +173,14 @@ def _array(name: str, one: Mapping[str, Any], made: Any, fences: dict[str, Fence
     if layout.place != "cpu":
         return layout.allocate(fill, seed)
     array, fences[name] = fenced(layout)
-    _copier(layout.allocate(fill, seed))(array)
+    array = array[backwards] if backwards else array
+    content = layout.allocate(fill, seed)  # in the order of the elements, whatever the strides
+    _copier(content)(array)
     return array
 
 
-def _layout(one: Mapping[str, Any]) -> Layout:
+def _layout(one: Mapping[str, Any]) -> tuple[Layout, tuple[slice, ...]]:
+    """How an array lies, and where numpy's is read backwards what to take of one that is not."""
     if one["engine"] == "torch":
         import torch
 
@@ -186,7 +189,12 @@ def _layout(one: Mapping[str, Any]) -> Layout:
         import numpy as np
 
         dtype = np.dtype(one["dtype"])
-    return Layout(one["engine"], tuple(one["shape"]), tuple(one["strides"]), dtype, one["offset"], one["place"])
+    steps: list[int] = one["strides"]
+    backwards = tuple(slice(None, None, -1 if step < 0 else 1) for step in steps) if min(steps, default=0) < 0 else ()
+    layout = Layout(
+        one["engine"], tuple(one["shape"]), tuple(map(abs, steps)), dtype, one["offset"], one["place"]
+    )  # fmt: skip
+    return layout, backwards
 
 
 def _copier(source: Any) -> Callable[[Any], object]:
