@@ -70,8 +70,9 @@ void twice(const float *x, float *y, int64_t rows, int64_t n, int64_t mix) {
 
 def mixture(mix: int) -> list[Config]:
     """The candidates of one mix: three honest ones, and one to three bad ones, which do the least work."""
-    draw = random.Random(mix)
-    bad = [Config(HOW=_spelled(how), PASSES=1) for how in draw.sample(list(BAD), draw.randint(1, 3))]
+    draw, ways = random.Random(mix), list(BAD)
+    first = ways.pop(mix % len(ways))
+    bad = [Config(HOW=_spelled(how), PASSES=1) for how in (first, *draw.sample(ways, draw.randint(0, 2)))]
     candidates = [Config(HOW=HONEST, PASSES=passes) for passes in (4, 8, 16)] + bad
     draw.shuffle(candidates)
     return candidates

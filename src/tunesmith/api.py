@@ -17,7 +17,10 @@ from tunesmith.dispatch import KeyNames, KeySpec
 from tunesmith.errors import BadInput
 from tunesmith.evaluate import Effort
 from tunesmith.kernel import Clock, Kernel
+from tunesmith.measure.check import Check
+from tunesmith.measure.inputs import WrittenSlice
 from tunesmith.measure.pick import Pick
+from tunesmith.measure.verify import Tolerance
 from tunesmith.tuned import TunedKernel
 
 __all__ = ["TunedKernel", "autotune"]
@@ -28,7 +31,7 @@ def autotune(
     key: Sequence[str] | Callable[..., Mapping[str, object]] | None = (),
     prune_configs_by: Mapping[str, Any] | None = None,
     reset_to_zero: Sequence[str] | None = None,
-    restore_value: Sequence[str] | None = None,
+    restore_value: Sequence[str] | Mapping[str, WrittenSlice] | None = None,
     pre_hook: Callable[..., object] | None = None,
     post_hook: Callable[..., object] | None = None,
     warmup: float | None = None,
@@ -47,6 +50,9 @@ def autotune(
     flags: Mapping[str, object] | None = None,
     make_inputs: MakeInputs | None = None,
     reference: Callable[..., Any] | None = None,
+    outputs: Sequence[str] = (),
+    tolerance: Tolerance | None = None,
+    deterministic: bool = False,
     model: Model | WorkOf | None = None,
     policy: Literal["default", "lookup", "search"] | None = None,
     strategy: str = "auto",
@@ -75,7 +81,9 @@ def autotune(
             `perf_model`, `top_k`.
         reset_to_zero: arrays the kernel adds to: zeroed before every launch of a search, and as the caller left
             them when the winner runs. (triton.autotune leaves them zeroed on the call that tunes, and on no other.)
-        restore_value: arrays the kernel writes in place: put back before every launch of a search, and after it.
+        restore_value: arrays the kernel writes in place: put back before every launch of a search, and after it. By
+            name, `{"cache": lambda cache, page: cache[page]}`, a function of the arguments says which view of one is
+            written: nothing else of it is copied. `None` in its place: all of it.
         pre_hook: of a Triton kernel, called with all arguments by name before every launch of a search, and with
             `reset_only=True` after it.
         post_hook: of a Triton kernel, called with these and `exception=` after every launch of a search.
@@ -93,8 +101,15 @@ def autotune(
         knobs: the knobs' names, where `space` is a function and the kernel cannot say.
         dims: what a Problem written by hand needs; the names in `key` where not given.
         flags: further fields of such a Problem, with their usual values.
-        make_inputs: from a Problem to the kernel's arguments by name, real random values (same ones each time).
-        reference: the same computation in plain code, given the arguments by name.
+        make_inputs: from a Problem to the kernel's arguments by name, real random values (same ones each time). One
+            that takes a `seed` makes other values for each check of a result.
+        reference: the same computation in plain code, given the arguments by name, floats in float64 where it takes
+            them. Returns what the kernel returns or writes, or writes its arguments as the kernel does. A search
+            compares each Config's results with it before its time counts; see docs/verification.md.
+        outputs: arrays the kernel writes, in the order in which `reference` returns them; what it returns if not given.
+        tolerance: instead of what the dtypes allow: how far results may be from the reference's, relative to the
+            element and its row; or such numbers by output, where one for integers is the largest difference.
+        deterministic: whether two launches on the same inputs have to give the same bytes.
         model: what a launch does, for the performance model that says in which order Configs are compiled:
             `Tiles(…)`, `Rows(…)`, a function of (problem, config) that returns a `Work`, or a `Model` of one of these.
         policy: this kernel's own policy; a scope or the environment overrides it.
@@ -130,11 +145,14 @@ def autotune(
     for what, given in (
         ("key", key), ("strides", strides), ("alignment", alignment), ("restore_value", restore_value),
         ("reset_to_zero", reset_to_zero), ("knobs", knobs), ("dims", dims), ("depends", depends), ("hot", hot),
+        ("outputs", outputs),
     ):  # fmt: skip
         if isinstance(given, str):
             raise BadInput(f"{what}={given!r} is one string; give a list of names: {what}=[{given!r}]")
     names = key if callable(key) else tuple(key or ())
     restore, zero = tuple(restore_value or ()), tuple(reset_to_zero or ())
+    slices = {name: part for name, part in restore_value.items() if part} if isinstance(restore_value, Mapping) else {}
+    against = Check(reference, tuple(outputs), tolerance, deterministic)
     listed = None if configs is None else list(configs)
     effort = Effort(strategy, budget_s, candidates, pick=pick, margin=margin, confidence=confidence)
 
@@ -145,9 +163,9 @@ def autotune(
         spec = KeySpec(said, dict(buckets or {}), tuple(strides), tuple(alignment), kernel.specialised, opaque)
         return Declaration(
             spaces, spec, config_of(default) if is_triton_config(default) else default,
-            restore=restore, zero=zero,
+            restore=restore, zero=zero, slices=slices, against=against,
             dims=tuple(dims) if dims is not None else () if callable(said) else tuple(dict.fromkeys(said)),
-            flags=dict(flags or {}), make_inputs=make_inputs, reference=reference,
+            flags=dict(flags or {}), make_inputs=make_inputs,
             model=None if model is None else Model.of(model),
             policy=policy, effort=effort, clock=own_clock, hot=tuple(hot), isolate=isolate, fixed=options or Config(),
         )  # fmt: skip

@@ -41,6 +41,8 @@ _LOG_BYTES = 256 * 1024
 _WATCH_S = 0.02
 #: a guarded child that has printed so much at once is killed: what it prints is on a disk that others need
 _PRINTED_BYTES = 256 * 1024**2
+#: how a line begins by which a child asks for time
+_MORE_TIME = b'{"more_s"'
 #: names a guarded child, in its environment and so in that of whatever it starts
 MARK = "_TUNESMITH_CHILD"
 _START = """
@@ -109,6 +111,7 @@ class Child:
 
     def __init__(self, guard: Guard | None = None) -> None:
         self._guard, self._mark = guard, secrets.token_hex(8)
+        self._early = b""  # of an answer, read with the line before it
         self._what = "compiler" if guard is None else guard.what
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
         start = _START.format(serve="serve" if guard is None else "serve_guarded")
@@ -146,6 +149,9 @@ class Child:
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             self._process.stdin.flush()
             reply = self._listen(start + timeout_s, timeout_s, stop)
+            while isinstance(reply, bytes) and reply.startswith(_MORE_TIME):
+                more_s = json.loads(reply)["more_s"] or timeout_s
+                reply = self._listen(time.monotonic() + more_s, more_s, stop)
         except BrokenPipeError:
             reply = b""
         except BaseException:
@@ -172,9 +178,9 @@ class Child:
     def _listen(self, deadline: float, timeout_s: float, stop: threading.Event | None) -> bytes | Failed:
         """One line; what there is of it when the child ends before; why it has to be killed."""
         assert self._process.stdout is not None
-        pipe, kept = self._process.stdout.fileno(), b""
+        pipe, kept = self._process.stdout.fileno(), self._early
         tick_s = _TICK_S if self._guard is None else _WATCH_S
-        while not kept.endswith(b"\n"):
+        while b"\n" not in kept:
             if stop is not None and stop.is_set():
                 raise Stopped
             left_s = deadline - time.monotonic()
@@ -187,7 +193,8 @@ class Child:
                 kept += chunk
             elif self._guard is not None and (too_much := self._too_much(self._guard)):
                 return Failed("crash", too_much)
-        return kept
+        line, end, self._early = kept.partition(b"\n")
+        return line + end
 
     def _too_much(self, guard: Guard) -> str:
         """What a guarded child has taken too much of; empty if nothing."""
@@ -337,8 +344,20 @@ def serve_guarded() -> None:
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
+_answers: list[IO[str]] = []
+
+
+def take_time(seconds: float | None) -> None:
+    """Within a call: what comes now is no fault of whom the deadline is for, and may take so long; `None`: the call's
+    own deadline begins anew."""
+    for answers in _answers:
+        answers.write(json.dumps({"more_s": seconds}) + "\n")
+        answers.flush()
+
+
 def _answer_requests(idle_s: float | None) -> None:
     answers, myself = os.fdopen(os.dup(1), "w"), os.getpid()
+    _answers[:] = [answers]
     os.dup2(2, 1)  # what a compiler prints is no answer
     while idle_s is None or _readable(0, idle_s):
         line = sys.stdin.readline()

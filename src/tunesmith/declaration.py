@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import signature
 from types import FunctionType
 from typing import Any, TypeAlias, cast
 
@@ -17,13 +18,16 @@ from tunesmith.core.model import Model
 from tunesmith.core.outcome import Choice
 from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.space import Space
-from tunesmith.dispatch import KeySpec, check_key_spec, check_names
+from tunesmith.dispatch import KeySpec, check_key_spec, check_names, names_taken
 from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithError, unknown
 from tunesmith.evaluate import Effort
 from tunesmith.fingerprint import of_function
 from tunesmith.kernel import Around, Clock, Default, Kernel
+from tunesmith.measure.check import Check
 from tunesmith.measure.clock import CLOCK_NAMES
+from tunesmith.measure.inputs import WrittenSlice
 from tunesmith.measure.pick import PICKS
+from tunesmith.measure.verify import check_tolerance
 from tunesmith.options import Policy
 from tunesmith.search import STRATEGIES
 
@@ -54,7 +58,13 @@ class Frontend:
 
 @dataclass(frozen=True)
 class Declaration:
-    """See `autotune` for what each means. `fixed` are knobs held at one value by `TunedKernel.fix`."""
+    """See `autotune` for what each means.
+
+    Attributes:
+        slices: of arguments in `restore`, functions that say which part is written.
+        against: what results are compared with.
+        fixed: knobs held at one value by `TunedKernel.fix`.
+    """
 
     space: SpaceLike
     spec: KeySpec
@@ -64,7 +74,8 @@ class Declaration:
     dims: tuple[str, ...] = ()
     flags: Mapping[str, object] = field(default_factory=dict[str, object])
     make_inputs: MakeInputs | None = None
-    reference: Callable[..., Any] | None = None
+    slices: Mapping[str, WrittenSlice] = field(default_factory=dict[str, WrittenSlice])
+    against: Check = field(default_factory=Check)
     model: Model | None = None
     policy: str | None = None
     effort: Effort = field(default_factory=Effort)
@@ -90,6 +101,15 @@ class Declaration:
         check_names(kernel.name, "restore_value", self.restore, parameters, knobs)
         check_names(kernel.name, "reset_to_zero", self.zero, parameters, knobs)
         check_names(kernel.name, "hot", self.hot, parameters, knobs)
+        check_names(kernel.name, "outputs", self.against.outputs, parameters, knobs)
+        check_tolerance(kernel.name, self.against.tolerance)
+        for name, part in self.slices.items():
+            if not callable(part):
+                raise BadInput(
+                    f"{kernel.name}: restore_value[{name!r}] is {part!r}; good values: a function of the arguments "
+                    "that returns the view which is written, or None for all of it"
+                )
+            names_taken(kernel.name, part, parameters, knobs, what=f"function in restore_value[{name!r}]")
         if isinstance(self.clock, str) and self.clock not in CLOCK_NAMES:
             raise BadInput(f"{kernel.name}: {unknown('clock', self.clock, CLOCK_NAMES)}")
         both = sorted({*self.restore} & {*self.zero})
@@ -124,6 +144,13 @@ class Declaration:
             raise BadInput(f"{kernel}: margin={self.effort.margin}; good values: a part above 0 and below 1, as 0.01")
         if not 0.5 <= self.effort.confidence < 1:
             raise BadInput(f"{kernel}: confidence={self.effort.confidence}; good values: from 0.5 to below 1, as 0.95")
+
+    def fresh(self, problem: Problem) -> Callable[[int], Mapping[str, Any]] | None:
+        """Makes other inputs for a Problem, by number, where the author's `make_inputs` takes a `seed`."""
+        make: Callable[..., Mapping[str, Any]] | None = self.make_inputs
+        if make is None or "seed" not in signature(make).parameters:
+            return None
+        return lambda number: make(problem, seed=number)
 
     @cached_property
     def spec_fingerprint(self) -> str:

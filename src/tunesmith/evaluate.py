@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, TypeAlias
 
@@ -27,7 +27,9 @@ from tunesmith.errors import Busy, CompileFailed, TunesmithWarning, WorkerLost
 from tunesmith.events import Compiled, Compiling, Racing, Sampled, say
 from tunesmith.kernel import Around, Built, Clock, Executable, Job, Kernel
 from tunesmith.measure.bench import Bench, LocalBench
+from tunesmith.measure.check import Check
 from tunesmith.measure.failure import attempt
+from tunesmith.measure.inputs import WrittenSlice
 from tunesmith.measure.pick import Pick, Verdict, pick
 from tunesmith.measure.race import Race, rule_for
 from tunesmith.remote import Recipe, RemoteBench, RemoteClock
@@ -51,7 +53,9 @@ class Subject:
         exact: the Problem that is measured, where the Key's is a bucket.
         args: the call's arguments by position; they are as before when the search ends.
         restore: arguments put back before each launch. zero: arguments zeroed before each launch.
-        around: makes what else is done around each launch.
+        slices: of these, functions that say which part is written.
+        around: makes, of arguments by name, what else is done around each launch.
+        check: what results are compared with. fresh: makes other inputs to do so with, by number.
         hot: arguments that are in the cache when a launch begins.
         ranked: whether the Space lists its Configs best first.
         predict: what the kernel's model says of a Config, from its knobs or from what its compiler reported.
@@ -66,10 +70,13 @@ class Subject:
     args: Sequence[Any]
     restore: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
-    around: Callable[[], Around] | None = None
+    around: Callable[[Mapping[str, Any]], Around] | None = None
     ranked: bool = False
     predict: Predict | None = None
     hot: tuple[str, ...] = ()
+    slices: Mapping[str, WrittenSlice] = field(default_factory=dict[str, WrittenSlice])
+    check: Check = field(default_factory=Check)
+    fresh: Callable[[int], Mapping[str, Any]] | None = None
     recipe: Callable[[], Recipe | None] | None = None
 
     @property
@@ -82,7 +89,7 @@ def local_bench(subject: Subject) -> LocalBench:
     """What candidates are launched on in this process."""
     return LocalBench(
         subject.kernel, subject.exact, subject.arguments, restore=subject.restore, zero=subject.zero,
-        hot=subject.hot, around=subject.around,
+        slices=subject.slices, hot=subject.hot, around=subject.around, check=subject.check, fresh=subject.fresh,
     )  # fmt: skip
 
 
@@ -150,12 +157,18 @@ class Evaluation:
     _ready: dict[Config, tuple[Executable, float | None]] = field(
         default_factory=dict[Config, "tuple[Executable, float | None]"]
     )
+    _checked: set[Config] = field(default_factory=set[Config])
     _turns: Turns = field(default_factory=Turns)
     _next_round: int = 0
     _waited_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._bench = local_bench(self.subject)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What launching candidates has shown that a user should know."""
+        return self._bench.notes
 
     @property
     def over(self) -> bool:
@@ -201,7 +214,7 @@ class Evaluation:
         recipe = None if self.subject.recipe is None else self.subject.recipe()
         if recipe is None:
             return
-        remote = RemoteBench(recipe, self.subject.around)
+        remote = RemoteBench(recipe, tells=self.subject.around is not None)
         try:
             remote.begin()
         except WorkerLost as lost:
@@ -262,11 +275,26 @@ class Evaluation:
         config = executable.config
         run, failure, error = self._bench.ready(executable)
         if run is not None:
+            if run.checked:
+                self._checked.add(config)
             admit(run, stays=config == self.incumbent)
         else:
             assert failure is not None
             self.first_error = self.first_error or error
             self._add(config, failure, executable.resources, self._ready[config][1])
+
+    def check(self, known: Trial) -> None:
+        """Compare a Config's results with the reference's, without timing it: its Trial says what came of that."""
+        config = known.config
+        with self._bench, self._alone(), closing(self.compile([config], set())) as loaded:
+            for executable in loaded:
+                run, failure, error = self._bench.ready(executable)
+                self.first_error = self.first_error or error
+                if failure is not None:
+                    self._add(config, failure, executable.resources, known.compile_s)
+                elif run is not None and run.checked:
+                    self.trials[config] = replace(known, checked=self.subject.check.identity)
+        self._commit()
 
     # --- compiling -------------------------------------------------------------------------------
 
@@ -391,7 +419,11 @@ class Evaluation:
         return len(before.outcome.samples) > len(outcome.samples)
 
     def _add(self, config: Config, outcome: Measured | Failed, resources: Resources, compile_s: float | None) -> None:
-        self.trials[config] = Trial(config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft))
+        judged = config in self._checked or (isinstance(outcome, Failed) and outcome.stage == "wrong")
+        checked = self.subject.check.identity if judged else ""
+        self.trials[config] = Trial(
+            config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft), checked
+        )  # fmt: skip
 
     def _commit(self) -> None:
         """Store the Trials that are new or have changed since the last time."""

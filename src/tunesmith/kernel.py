@@ -235,12 +235,14 @@ class Run:
     Attributes:
         before: run ahead of every launch, outside the timed stretch (restoring what the kernel writes in place).
         hot: arrays that are in the cache when a launch begins, where the Clock empties it of the others.
+        checked: whether its results were compared with the reference's.
     """
 
     executable: Executable
     args: Sequence[Any]
     before: Callable[[], None] | None = None
     hot: Sequence[Any] = ()
+    checked: bool = False
     state: dict[str, Any] = field(default_factory=dict[str, Any])  # the Clock's own, for this Run (calibration)
 
     @property

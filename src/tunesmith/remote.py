@@ -7,7 +7,7 @@ the other candidates are loaded again when their turn comes; the one it died of 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,9 +19,9 @@ from tunesmith.core.config import Config
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Failed, Resources, Sample
 from tunesmith.core.problem import Problem
-from tunesmith.errors import WorkerLost
-from tunesmith.kernel import Around, Built, Clock, Executable, Run
-from tunesmith.measure.bench import Bench, Loaded, Ready
+from tunesmith.errors import BadInput, WorkerLost
+from tunesmith.kernel import Built, Clock, Executable, Run
+from tunesmith.measure.bench import Loaded, Ready
 from tunesmith.measure.failure import FailedElsewhere, attempt
 from tunesmith.measure.packing import packed
 
@@ -84,21 +84,22 @@ class RemoteExecutable:
 
 
 @dataclass
-class RemoteBench(Bench):
+class RemoteBench:
     """A Bench whose candidates run in a worker.
 
     Args:
         recipe: what the worker makes them of.
-        around: whether anything is done around launches, there.
+        tells: whether anything is done around launches there, and hears of candidates that never came to one.
     """
 
     recipe: Recipe
-    around: Callable[[], Around] | None = None
+    tells: bool = False
+    notes: list[str] = field(default_factory=list[str])
     _folder: TemporaryDirectory[str] | None = None
     _told: Mapping[str, Any] = field(default_factory=dict[str, Any])
     _child: Child | None = None
-    #: what each candidate was loaded from, and whether it was found to be ready
-    _held: dict[Config, tuple[Built | None, bool]] = field(default_factory=dict[Config, "tuple[Built | None, bool]"])
+    #: what each candidate was loaded from
+    _held: dict[Config, Built | None] = field(default_factory=dict[Config, "Built | None"])
     #: what the present worker has loaded, and what it has launched
     _there: set[Config] = field(default_factory=set[Config])
     _launched: set[Config] = field(default_factory=set[Config])
@@ -121,7 +122,7 @@ class RemoteBench(Bench):
     # --- a Bench's -------------------------------------------------------------------------------
 
     def load(self, config: Config, built: Built | None) -> Loaded:
-        self._held[config] = built, False
+        self._held[config] = built
         said, failure, error = attempt("load", lambda: self._ask("load", config))
         if failure is not None:
             del self._held[config]
@@ -131,14 +132,16 @@ class RemoteBench(Bench):
 
     def ready(self, executable: Executable) -> Ready:
         config = executable.config
-        _, failure, error = attempt("launch", lambda: self._ask("ready", config))
-        if failure is not None:
+        said, failure, error = attempt("launch", lambda: self._ask("ready", config))
+        if failure is not None or said is None:
             return None, failure, error
-        self._held[config] = self._held[config][0], True
-        return Run(executable, ()), None, None
+        if "bad_input" in said:
+            raise BadInput(said["bad_input"])
+        self.notes += [note for note in said["notes"] if note not in self.notes]
+        return Run(executable, (), checked=bool(said["checked"])), None, None
 
     def tell(self, config: Config, error: BaseException) -> None:
-        if self.around is not None and self._child is not None:
+        if self.tells and self._child is not None:
             self._call("tell", {"config": dict(config), "why": str(error)}, self.recipe.run_s)
 
     def sample(self, config: Config) -> Sample:
@@ -169,9 +172,8 @@ class RemoteBench(Bench):
         """One step in a live worker, after the steps that it has not done for this candidate."""
         if self._child is None:
             self.begin()
-        steps = [what]
-        if what != "load" and config not in self._there:
-            steps = ["load", what]
+        steps = ["load", "ready", "sample"]
+        steps = steps[steps.index(what) if config in self._there else 0 : steps.index(what) + 1]
         answer = Answer(None, 0.0)
         for step in steps:
             answer = self._call(step, self._request(step, config), LOAD_S if step == "load" else self.recipe.run_s)
@@ -187,10 +189,8 @@ class RemoteBench(Bench):
         return answer
 
     def _request(self, step: str, config: Config) -> dict[str, Any]:
-        built, checked = self._held[config]
-        if step != "load":
-            return {"config": dict(config)}
-        return {"config": dict(config), "checked": checked, "built": built and {"path": str(built.path)}}
+        built = self._held[config]
+        return {"config": dict(config), **({"built": built and str(built.path)} if step == "load" else {})}
 
     def _call(self, step: str, request: Mapping[str, Any], timeout_s: float) -> Answer:
         """Ask the worker; one that has died of it, or whose device does not answer any more, is put away."""

@@ -49,10 +49,10 @@ class Subjects:
         compiled = kernel.for_call(call.args)
         subject = Subject(
             compiled, key, call.exact, space, device, call.args, declared.restore, declared.zero, hot=declared.hot,
+            slices=declared.slices, check=declared.against, fresh=declared.fresh(call.exact),
             predict=None if declared.model is None else declared.model.predictor(call.exact, device),
         )  # fmt: skip
-        around = self._frontend.around
-        return subject if around is None else replace(subject, around=lambda: around(subject.arguments))
+        return subject if self._frontend.around is None else replace(subject, around=self._frontend.around)
 
     def narrowed(self, subject: Subject) -> Subject:
         """The same with the Configs that the frontend leaves of its Space for these arguments."""

@@ -38,12 +38,22 @@ def known_choice(subject: Subject, store: Store, tables: Sequence[Tables], track
     if stored is not None and _legal(subject, stored.choice.config, "the store"):
         stale = subject.key.stale(stored.soft)
         note = f"found under other versions ({'; '.join(stale)})" if stale else stored.choice.note
-        return replace(stored.choice, track=track, source="store", note=note)
+        return as_checked(replace(stored.choice, track=track, source="store", note=note), subject)
     for table in tables:
         row = table.lookup(subject.key, subject.exact, subject.device)
         if row is not None and _legal(subject, row.config, row.source):
             return Choice(row.config, track, row.source, median_s=row.median_s, distance=row.distance, note=row.note)
     return None
+
+
+def as_checked(choice: Choice, subject: Subject) -> Choice:
+    """A Choice that was checked against another reference, or by another tolerance, has not been checked."""
+    wanted = subject.check.identity
+    if not wanted or choice.checked == wanted:
+        return choice
+    why = "was checked against another reference or tolerance" if choice.checked else "was not checked"
+    note = "; ".join(filter(None, [choice.note, f"{why}: tunesmith verify checks it"]))
+    return replace(choice, checked="", note=note)
 
 
 def _legal(subject: Subject, config: Config, source: str) -> bool:
@@ -148,4 +158,5 @@ def _current(subject: Subject, stored: StoredChoice, effort: Effort) -> bool:
         cut_short = effort.candidates is None or effort.candidates > (choice.most or 0)
     else:
         cut_short = bool(choice.partial) and (effort.budget_s is None or effort.budget_s > (choice.budget_s or 0.0))
-    return choice.space == subject.space.digest and not subject.key.stale(stored.soft) and not cut_short
+    checked = choice.checked == subject.check.identity or not subject.check.identity
+    return choice.space == subject.space.digest and not subject.key.stale(stored.soft) and not cut_short and checked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -11,7 +12,7 @@ from time import perf_counter
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Choice, Failed, Measured, Trial, Untried
 from tunesmith.core.space import ENUMERATED, Space
-from tunesmith.errors import BudgetEnded, NoWorkingConfig
+from tunesmith.errors import BudgetEnded, NoWorkingConfig, TunesmithWarning
 from tunesmith.evaluate import Effort, Evaluation, Subject
 from tunesmith.events import Started, Summary, say
 from tunesmith.kernel import Clock
@@ -72,6 +73,7 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
         first = promising(subject, default, store) if legal != [] else []
         since = "" if concluded is None else concluded.searched_at
         _follow(state, known, first, *_to_time_again(state, known, stored, since))
+        _check_winner(state, known)
     finally:
         _thread.depth -= 1
         state.close()
@@ -109,6 +111,9 @@ def _believed(trial: Trial, subject: Subject) -> bool:
     """Whether a stored Trial counts: a failure under other versions, or one of the machine's, is tried again."""
     failed = trial.outcome if isinstance(trial.outcome, Failed) else None
     again = failed is not None and (bool(subject.key.stale(trial.soft)) or is_machines(failed))
+    wanted = subject.check.identity
+    if failed is not None and failed.stage == "wrong" and wanted and trial.checked != wanted:
+        again = True  # by another reference or tolerance
     return trial.config in subject.space and not again
 
 
@@ -162,6 +167,19 @@ def _follow(
         steps.close()
 
 
+def _check_winner(state: Evaluation, known: Mapping[Config, Trial]) -> None:
+    """See that who wins has been compared with today's reference: what the store knows was perhaps not, or with
+    another. Whoever turns out to be wrong has failed, and the next in line is looked at."""
+    wanted = state.subject.check.identity
+    looked: set[Config] = set()
+    while wanted and not state.over:
+        verdict = state.effort.verdict(list({**known, **state.trials}.values()), state.incumbent)
+        if verdict is None or verdict.winner.checked == wanted or verdict.winner.config in looked:
+            return
+        looked.add(verdict.winner.config)
+        state.check(verdict.winner)
+
+
 def _conclude(
     state: Evaluation, legal: Sequence[Config], done: Mapping[Config, Trial], cut: Mapping[str, int], known: int
 ) -> Summary:
@@ -176,6 +194,7 @@ def _conclude(
     )  # fmt: skip
     if verdict is not None:
         stored = state.store.choice(subject.key)
+        _warn_of(state)
         if not state.trials and stored is not None and _says_the_same(stored.choice, verdict, subject):
             summary = replace(summary, choice=replace(stored.choice, source="store"))
         else:
@@ -190,7 +209,17 @@ def _conclude(
 
 
 def _says_the_same(choice: Choice, verdict: Verdict, subject: Subject) -> bool:
-    return choice.config == verdict.winner.config and choice.space == subject.space.digest and not choice.partial
+    same = choice.config == verdict.winner.config and choice.space == subject.space.digest and not choice.partial
+    return same and (not subject.check.identity or choice.checked == subject.check.identity)
+
+
+def _warn_of(state: Evaluation) -> None:
+    """Say once what launching candidates has shown that a user should know."""
+    if state.notes:
+        warnings.warn(
+            f"{state.subject.kernel.name}({state.subject.exact}): {'; '.join(state.notes)}",
+            TunesmithWarning, stacklevel=2,
+        )  # fmt: skip
 
 
 def _nothing_works(summary: Summary, state: Evaluation) -> NoWorkingConfig | BudgetEnded:
@@ -226,5 +255,5 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
         measured_at=subject.exact if subject.exact != subject.key.problem else None,
         candidates=summary.counts, space=subject.space.digest, partial=partial, budget_s=budget_s,
         most=state.effort.candidates, within=verdict.within, confidence=verdict.confidence, doubt=verdict.doubt,
-        searched_at=state.at,
+        searched_at=state.at, checked=winner.checked, note="; ".join(state.notes),
     )  # fmt: skip

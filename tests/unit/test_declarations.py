@@ -139,7 +139,7 @@ def test_an_array_that_cannot_be_put_back_is_named_before_anything_runs(array: A
         Snapshot({"x": array}, ["x"], [])
 
 
-def test_a_parameter_of_torch_is_put_back_and_an_expanded_tensor_refused() -> None:
+def test_a_parameter_of_torch_is_put_back_and_an_expanded_tensor_too() -> None:
     torch = pytest.importorskip("torch")
     parameter = torch.ones(3, requires_grad=True)
     snapshot = Snapshot({"x": parameter}, ["x"], [])
@@ -148,8 +148,11 @@ def test_a_parameter_of_torch_is_put_back_and_an_expanded_tensor_refused() -> No
     snapshot.put_back()
 
     assert parameter.tolist() == [1, 1, 1]
-    with pytest.raises(BadInput, match="expanded"):
-        Snapshot({"x": torch.ones(1).expand(4)}, ["x"], [])
+    one = torch.ones(1)
+    snapshot = Snapshot({"x": one.expand(4)}, ["x"], [])
+    one.fill_(5)
+    snapshot.put_back()
+    assert one.item() == 1
 
 
 # --- what a fingerprint sees ------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def check(kernel: TunedKernel, problem: str) -> None:
     buffer, inputs[OUTPUT[name]] = guarded(inputs[OUTPUT[name]])
     with tunesmith.policy("default"):
         kernel(**inputs)
-    reference = kernel.declared.reference
+    reference = kernel.declared.against.reference
     assert reference is not None
     exact = reference(**inputs)
     error = np.abs(inputs[OUTPUT[name]] - exact)

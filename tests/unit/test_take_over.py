@@ -215,6 +215,7 @@ def test_our_own_decorator_is_as_ever() -> None:
         ("['n'], restore_value=['y', 'z']", "restore_value: 'z' is no argument; dropped"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*argument 'y' is written in place")
 def test_names_that_stock_drops_are_dropped_with_a_warning(text: str, said: str, module: Any) -> None:
     tunesmith.take_over()
     with pytest.warns(TunesmithWarning, match=rf"kernel others\.kernels\.scale, {said}"):

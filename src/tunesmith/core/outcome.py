@@ -113,6 +113,7 @@ class Trial:
         at: UTC, ISO 8601.
         compile_s: seconds the compiler took, `None` where nothing was compiled for it.
         soft: versions of language, compiler, driver and Python under which it was found.
+        checked: what its results were compared with, empty where they were not (see `Choice`).
     """
 
     config: Config
@@ -121,6 +122,7 @@ class Trial:
     at: str = ""
     compile_s: float | None = None
     soft: Mapping[str, str] = field(default_factory=dict[str, str])
+    checked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,7 @@ class Choice:
         confidence: how sure `within` is.
         doubt: why the best is not known within the asked margin; empty where it is.
         searched_at: when the search that found it began: UTC, ISO 8601.
+        checked: what its results were compared with: the reference's fingerprint, the tolerance; empty: unverified.
         note: anything else a reader should know (stale versions, why a search was not allowed).
     """
 
@@ -167,6 +170,7 @@ class Choice:
     confidence: float | None = None
     doubt: str = ""
     searched_at: str = ""
+    checked: str = ""
     note: str = ""
 
 
@@ -191,6 +195,7 @@ def trial_to_data(trial: Trial) -> dict[str, Any]:
         "at": trial.at,
         "compile_s": trial.compile_s,
         "soft": dict(trial.soft),
+        **({"checked": trial.checked} if trial.checked else {}),
     }
 
 
@@ -225,6 +230,7 @@ def trial_from_data(data: Mapping[str, Any]) -> Trial:
             str(data.get("at", "")),
             None if compile_s is None else float(compile_s),
             soft,
+            str(data.get("checked", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not a Trial: {type(error).__name__}: {error}") from error
@@ -251,6 +257,7 @@ def choice_to_data(choice: Choice) -> dict[str, Any]:
         "confidence": choice.confidence,
         "doubt": choice.doubt,
         "searched_at": choice.searched_at,
+        "checked": choice.checked,
         "note": choice.note,
     }
 
@@ -286,6 +293,7 @@ def choice_from_data(data: Mapping[str, Any]) -> Choice:
             confidence=None if data.get("confidence") is None else float(data["confidence"]),
             doubt=str(data.get("doubt", "")),
             searched_at=str(data.get("searched_at", "")),
+            checked=str(data.get("checked", "")),
             note=str(data.get("note", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

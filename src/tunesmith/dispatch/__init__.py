@@ -3,7 +3,7 @@
 from tunesmith.dispatch.arguments import dtype_name, is_array
 from tunesmith.dispatch.dispatcher import REFUSALS, WARM_ENTRIES, Call, Dispatcher, Launch
 from tunesmith.dispatch.left_out import LeftOut
-from tunesmith.dispatch.spec import KeyNames, KeySpec, check_key_spec, check_names
+from tunesmith.dispatch.spec import KeyNames, KeySpec, check_key_spec, check_names, names_taken
 
 __all__ = [
     "REFUSALS",
@@ -18,4 +18,5 @@ __all__ = [
     "check_names",
     "dtype_name",
     "is_array",
+    "names_taken",
 ]

@@ -94,9 +94,10 @@ def check_names(
 
 
 def names_taken(
-    kernel_name: str, key: Callable[..., object], parameters: Collection[str], knobs: Collection[str]
-) -> tuple[str, ...]:
-    """The runtime arguments that a key function wants by name.
+    kernel_name: str, key: Callable[..., object], parameters: Collection[str], knobs: Collection[str],
+    what: str = "key function",
+) -> tuple[str, ...]:  # fmt: skip
+    """The runtime arguments that a function of the author's wants by name.
 
     Raises:
         BadInput: when it wants something else.
@@ -109,8 +110,8 @@ def names_taken(
             continue
         if p.kind is p.POSITIONAL_ONLY:
             raise BadInput(
-                f"kernel {kernel_name}: {p.name!r} of the key function is positional only; arguments are given by name"
+                f"kernel {kernel_name}: {p.name!r} of the {what} is positional only; arguments are given by name"
             )
         taken.append(p.name)
-    check_names(kernel_name, "key function", taken, parameters, knobs)
+    check_names(kernel_name, what, taken, parameters, knobs)
     return tuple(taken)

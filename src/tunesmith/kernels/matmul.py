@@ -58,7 +58,8 @@ def make_inputs(problem: Problem) -> dict[str, Any]:
 
 
 kernel = autotune(
-    space=space, default=default, key=["M", "N", "K"], make_inputs=make_inputs, reference=reference, policy="lookup",
+    space=space, default=default, key=["M", "N", "K"], make_inputs=make_inputs, reference=reference, outputs=["c"],
+    policy="lookup",
 )(
     cc.kernel(
         cpu.source("matmul"),

@@ -108,6 +108,11 @@ def is_described(value: object) -> bool:
     return isinstance(value, Shaped) or getattr(getattr(value, "device", None), "type", "") == "meta"
 
 
+def is_outline(value: object) -> bool:
+    """Whether it is what `outline_of` left of an array."""
+    return isinstance(value, HostOutline) or type(value).__name__ == "Outline"
+
+
 def layout_of(value: Any, place: str, engine: Literal["torch", "numpy"]) -> Layout:
     """Where and how an array lies that `value` stands for.
 

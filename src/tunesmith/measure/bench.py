@@ -12,8 +12,10 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Resources
 from tunesmith.core.problem import Problem
 from tunesmith.kernel import Around, Built, Executable, Kernel, Run
+from tunesmith.measure.check import Check, Checker
 from tunesmith.measure.failure import attempt, told_of_failures
-from tunesmith.measure.inputs import Snapshot
+from tunesmith.measure.inputs import Snapshot, WrittenSlice
+from tunesmith.measure.mutation import Mutations, find_mutations
 
 #: (ready to launch, what became of it where it is not, the exception)
 Loaded: TypeAlias = "tuple[Executable | None, Failed | None, BaseException | None]"
@@ -30,6 +32,12 @@ class Bench(Protocol):
 
     def ready(self, executable: Executable) -> Ready:
         """Check a loaded candidate and make it something to time. May launch it, so nobody else may be measuring."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What launching candidates has shown that a user should know: arguments that are written and not declared,
+        results that could not be checked."""
         ...
 
     def tell(self, config: Config, error: BaseException) -> None:
@@ -53,24 +61,34 @@ class LocalBench:
         exact: the Problem that is measured.
         arguments: the call's, by name in the signature's order; as before when the Bench is left.
         restore: arguments put back before each launch. zero: arguments zeroed before each launch.
+        slices: of those arguments, functions that say which part is written.
         hot: arguments that are in the cache when a launch begins.
-        around: makes what else is done around each launch.
+        around: makes, of arguments by name, what else is done around each launch.
+        check: what results are compared with. fresh: other inputs to do so with, by number.
     """
 
     def __init__(
         self, kernel: Kernel, exact: Problem, arguments: Mapping[str, Any], *, restore: Sequence[str] = (),
-        zero: Sequence[str] = (), hot: Sequence[str] = (), around: Callable[[], Around] | None = None,
+        zero: Sequence[str] = (), slices: Mapping[str, WrittenSlice] | None = None, hot: Sequence[str] = (),
+        around: Callable[[Mapping[str, Any]], Around] | None = None, check: Check | None = None,
+        fresh: Callable[[int], Mapping[str, Any]] | None = None,
     ) -> None:  # fmt: skip
         self._kernel, self._exact, self._arguments = kernel, exact, arguments
         self._args = tuple(arguments.values())
-        self._restore, self._zero = restore, zero
+        self._restore, self._zero, self._slices = restore, zero, slices
+        self._check = check or Check()
+        self._mutations: Mutations | None = None
+        self._mutation_notes: list[str] = []
+        self._checker = None if not self._check.wanted else Checker(
+            kernel.name, self._check, arguments, restore, zero, fresh, around
+        )  # fmt: skip
         self._hot = [value for name, value in arguments.items() if name in hot and value is not None]
         self._make_around = around
         self._around: Around | None = None
 
     def __enter__(self) -> LocalBench:
         _ = self._snapshot  # taken now, so that what can't be restored is refused before anything is compiled
-        self._around = self._make_around() if self._make_around is not None else None
+        self._around = self._make_around(self._arguments) if self._make_around is not None else None
         return self
 
     def __exit__(
@@ -86,13 +104,56 @@ class LocalBench:
 
     @cached_property
     def _snapshot(self) -> Snapshot:
-        return Snapshot(self._arguments, self._restore, self._zero)
+        return Snapshot(self._arguments, self._restore, self._zero, self._slices)
+
+    @property
+    def notes(self) -> Sequence[str]:
+        return [*self._mutation_notes, *(self._checker.notes if self._checker is not None else ())]
+
+    @property
+    def has_watched(self) -> bool:
+        """Whether it is known what launches write: a candidate has been launched for that."""
+        return self._mutations is not None
 
     def load(self, config: Config, built: Built | None) -> Loaded:
         return attempt("load", lambda: self._kernel.load(config, self._exact, built))
 
     def ready(self, executable: Executable) -> Ready:
-        return self.run_of(executable), None, None
+        if self._mutations is None:
+            found, failure, error = attempt("launch", lambda: self._watched(executable))
+            if found is None:
+                return None, failure, error
+            self._mutations = found
+        if self._checker is None:
+            return self.run_of(executable), None, None
+        self._snapshot.put_back()
+        failure, compared = self._checker.judge(executable, self._mutations.written)
+        return (None, failure, None) if failure is not None else (self.run_of(executable, compared), None, None)
+
+    def _watched(self, executable: Executable) -> Mutations:
+        """Launch the first candidate to see what it writes. What is found to be written in place is put back from now
+        on as if it had been declared."""
+        run = self.run_of(executable)
+
+        def launch() -> None:
+            if run.before is not None:
+                run.before()
+            run()
+
+        declared = {*self._restore, *self._zero, *self._check.outputs}
+        found = find_mutations(launch, self._snapshot.put_back, self._arguments, declared)
+        for name in found.in_place:
+            self._snapshot.protect(name)
+            self._mutation_notes.append(
+                f"argument {name!r} is written in place: it is put back in this search; declare "
+                f"restore_value=[{name!r}]"
+            )
+        for name in found.unsure:
+            self._mutation_notes.append(
+                f"argument {name!r} is written, and differs after each launch; it is too large to be copied and is not "
+                f"put back: declare what is written of it, restore_value={{{name!r}: function that returns the view}}"
+            )
+        return found
 
     def tell(self, config: Config, error: BaseException) -> None:
         if self._around is not None:
@@ -100,11 +161,11 @@ class LocalBench:
             self._around.before(config, self._args)
             self._around.failed(error)
 
-    def run_of(self, executable: Executable) -> Run:
+    def run_of(self, executable: Executable, checked: bool = False) -> Run:
         """A candidate with all that is done ahead of its launches."""
         prepare, config, around = self._snapshot.before_launch, executable.config, self._around
         if around is None:
-            return Run(executable, self._args, prepare, self._hot)
+            return Run(executable, self._args, prepare, self._hot, checked)
 
         def before() -> None:
             around.after()
@@ -113,7 +174,7 @@ class LocalBench:
             around.before(config, self._args)
 
         launch = told_of_failures(around.launch_of(executable), around)
-        return Run(_Candidate(config, launch, executable.resources), self._args, before, self._hot)
+        return Run(_Candidate(config, launch, executable.resources), self._args, before, self._hot, checked)
 
 
 @dataclass(frozen=True)

@@ -25,3 +25,11 @@ def use_gpu(index: int) -> None:
     import torch
 
     torch.cuda.set_device(index)
+
+
+def synchronize() -> None:
+    """Wait for all that was queued on the current GPU."""
+    import torch
+
+    if torch.cuda.is_initialized():  # otherwise nothing was
+        torch.cuda.synchronize()
