@@ -24,7 +24,7 @@ from typing import Any
 
 from _results import FOLDER, version, write
 
-from tunesmith.children import MARK
+from tunesmith.children import marked
 from tunesmith.core.outcome import Failed, Measured
 from tunesmith.options import options
 
@@ -97,19 +97,7 @@ def run_mix(case: Case, mix: int, tally: Tally) -> None:
     tally.wrong_won += case.how_of(summary.choice.config) in case.bad
     tally.arrays_changed += not all(_equal(arguments[name], kept) for name, kept in before.items())
     tally.contexts_poisoned += not case.still_works()
-    tally.processes_left += len(processes_left())
-
-
-def processes_left() -> list[int]:
-    """Processes of any worker's that are still there."""
-    found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"{MARK}=".encode() in path.read_bytes() and int(path.parent.name) != os.getpid():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
+    tally.processes_left += len(marked(f"{os.getpid()}."))
 
 
 def _copy(array: Any) -> Any:

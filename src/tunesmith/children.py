@@ -43,7 +43,7 @@ _WATCH_S = 0.02
 _PRINTED_BYTES = 256 * 1024**2
 #: how a line begins by which a child asks for time
 _MORE_TIME = b'{"more_s"'
-#: names a guarded child, in its environment and so in that of whatever it starts
+#: names a guarded child, after its parent's process, in its environment and so in that of whatever it starts
 MARK = "_TUNESMITH_CHILD"
 _START = """
 import json, sys
@@ -110,7 +110,7 @@ class Child:
     """
 
     def __init__(self, guard: Guard | None = None) -> None:
-        self._guard, self._mark = guard, secrets.token_hex(8)
+        self._guard, self._mark = guard, f"{os.getpid()}.{secrets.token_hex(8)}"
         self._early = b""  # of an answer, read with the line before it
         self._what = "compiler" if guard is None else guard.what
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
@@ -240,11 +240,20 @@ def resident_bytes(pid: int) -> int:
         return 0
 
 
+def marked(mark: str) -> list[int]:
+    """Processes that guarded children are, or have started: of one by its mark, or of all of a parent by `PID.`."""
+    wanted = f"{MARK}={mark}".encode()
+    return [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/environ")
+        if any(variable.startswith(wanted) for variable in _environ(path))
+    ]
+
+
 def kill_marked(mark: str) -> None:
     """Kill what a guarded child started and is not of its process group any more, where /proc tells."""
-    wanted = f"{MARK}={mark}".encode()
     for _ in range(8):  # one of them may have started another meanwhile
-        found = [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if wanted in _environ(path)]
+        found = marked(mark)
         if not found:
             return
         for pid in found:

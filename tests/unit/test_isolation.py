@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tests import isolated
 
 import tunesmith
 from tunesmith import Config, Failed, Measured
-from tunesmith.children import MARK
+from tunesmith.children import marked
 from tunesmith.cli import main
 from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithWarning, WorkerLost
 from tunesmith.options import options
@@ -33,16 +34,9 @@ def nobody_left() -> Iterator[None]:
     assert workers() == []
 
 
-def workers() -> list[int]:
-    """Processes of any worker's."""
-    found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if f"{MARK}=".encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-        except OSError:
-            continue
-    return found
+def workers(parent: int | None = None) -> list[int]:
+    """Processes of any worker's of this process, or of another."""
+    return marked(f"{parent or os.getpid()}.")
 
 
 def outcomes(summary: Any) -> dict[Any, Any]:
@@ -184,15 +178,16 @@ def test_a_worker_ends_with_its_parent_even_in_a_candidate_that_hangs(sign: sign
     assert parent.stdout is not None
     assert parent.stdout.readline() == "begun\n"
     end = time.monotonic() + 30
-    while not workers() and time.monotonic() < end:
+    while not workers(parent.pid) and time.monotonic() < end:
         time.sleep(0.05)
     time.sleep(1.5)  # it is in the candidate by now
-    assert len(workers()) == 1
+    assert len(workers(parent.pid)) == 1
     parent.send_signal(sign)
     parent.wait(timeout=30)
     parent.stdout.close()
-    while workers() and time.monotonic() < end:
+    while workers(parent.pid) and time.monotonic() < end:
         time.sleep(0.02)
+    assert workers(parent.pid) == []
 
 
 # --- where it is done ------------------------------------------------------------------------------------
