@@ -112,13 +112,18 @@ def _line_in(file: str, error: BaseException) -> str:
 
 def target_of(kernel: object) -> tuple[str, str]:
     """(the target at which another process finds this very kernel, why there is none): one of them is empty."""
-    for module in list(sys.modules.values()):
+    whys: list[str] = []
+    main = sys.modules.get("__main__")
+    # what a program has imported is better found where it comes from
+    for module in [*(module for module in list(sys.modules.values()) if module is not main), main]:
         for name, value in list(getattr(module, "__dict__", {}).items()):
-            if value is kernel or _is_behind(value, kernel):
+            if module is not None and (value is kernel or _is_behind(value, kernel)):
                 place, why = _place_of(module)
-                if place or why:
-                    return (f"{place}:{name}", "") if place else ("", why)
-    return "", "no module has it as an attribute (it was made in a function, or is known by another name)"
+                if place:
+                    return f"{place}:{name}", ""
+                whys.append(why)
+    whys.append("no module has it as an attribute (it was made in a function, or is known by another name)")
+    return "", whys[0]
 
 
 def _is_behind(value: Any, kernel: object) -> bool:
