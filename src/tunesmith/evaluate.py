@@ -153,6 +153,7 @@ class Evaluation:
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
     _stored_at: float = field(default_factory=perf_counter)
     _bench: Bench = field(init=False)
+    _decided: bool = False  # whether candidates run here or in a worker
     #: of the race under way: what is launched for a Config, and the seconds its compiler took
     _ready: dict[Config, tuple[Executable, float | None]] = field(
         default_factory=dict[Config, "tuple[Executable, float | None]"]
@@ -205,13 +206,15 @@ class Evaluation:
         """
         return self.subject.device.kind != "cpu" and self.rule.rounds > 1 and not self.rule.everybody
 
-    def isolate(self) -> None:
-        """From here on candidates run in a worker, where the subject has a recipe for one.
+    def _isolate(self) -> None:
+        """From the first candidate on they run in a worker, where the subject has a recipe for one.
 
         Raises:
             BadInput, WorkerLost: when they have to and it can't be had; otherwise that is a warning.
         """
-        recipe = None if self.subject.recipe is None else self.subject.recipe()
+        if self._decided or self.subject.recipe is None:
+            return
+        self._decided, recipe = True, self.subject.recipe()
         if recipe is None:
             return
         remote = RemoteBench(recipe, tells=self.subject.around is not None)
@@ -237,8 +240,10 @@ class Evaluation:
 
         Raises:
             Busy: when another search has been measuring on the device for too long.
+            BadInput, WorkerLost: when candidates have to run in a worker and it can't be had.
         """
         left = list(batch)
+        self._isolate()
         try:
             while left and not self.over:
                 seen = self._evaluate_once(left)
@@ -286,6 +291,7 @@ class Evaluation:
     def check(self, known: Trial) -> None:
         """Compare a Config's results with the reference's, without timing it: its Trial says what came of that."""
         config = known.config
+        self._isolate()
         with self._bench, self._alone(), closing(self.compile([config], set())) as loaded:
             for executable in loaded:
                 run, failure, error = self._bench.ready(executable)

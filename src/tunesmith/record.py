@@ -44,7 +44,6 @@ def record(subject: Subject, clock: Clock, effort: Effort, rounds: int = ROUNDS)
         everybody = replace(effort, rounds=rounds, budget_s=None)
         state = Evaluation(subject, Store.open(Path(folder)), clock, everybody, at, None)
         try:
-            state.isolate()
             state.evaluate(configs)
         finally:
             state.close()

@@ -69,7 +69,6 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
     _thread.depth = getattr(_thread, "depth", 0) + 1
     try:
-        state.isolate()
         first = promising(subject, default, store) if legal != [] else []
         since = "" if concluded is None else concluded.searched_at
         _follow(state, known, first, *_to_time_again(state, known, stored, since))
