@@ -23,7 +23,7 @@ BAD: Mapping[str, tuple[str, ...]] = {
     "nan": ("wrong",),
     "half": ("wrong",),
     "exits": ("crash",),
-    "prints": ("launch",),
+    "prints": ("launch", "timeout"),
     "leaves_child": ("launch",),
 }
 HONEST = "honest"
