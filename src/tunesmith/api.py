@@ -63,6 +63,7 @@ def autotune(
     confidence: float = CONFIDENCE,
     clock: Clock | Literal["wall", "events", "events-hot", "graph", "graph-hot"] | None = None,
     hot: Sequence[str] = (),
+    isolate: bool | None = None,
     version: str | None = None,
     depends: Sequence[str] = (),
     name: str | None = None,
@@ -126,6 +127,9 @@ def autotune(
             on the CPU.
         hot: arrays that are in the cache when the kernel is called (activations, where weights are not), for a clock
             that empties it of all others.
+        isolate: whether candidates run in a worker process, where one that crashes, hangs or ruins the GPU's context
+            costs nothing but itself. It needs `make_inputs` and a kernel that is a module's attribute. Where not given,
+            on a GPU if that is so, with one warning where it is not. `True`: an error where it is not.
         version: stands for the kernel's source in the Key, for a kernel whose source cannot be identified.
         depends: packages whose versions are compared when a stored Config is used.
         name: the kernel's name in the store and in tables; the function's own where not given.
@@ -163,7 +167,7 @@ def autotune(
             dims=tuple(dims) if dims is not None else () if callable(said) else tuple(dict.fromkeys(said)),
             flags=dict(flags or {}), make_inputs=make_inputs,
             model=None if model is None else Model.of(model),
-            policy=policy, effort=effort, clock=own_clock, hot=tuple(hot), fixed=options or Config(),
+            policy=policy, effort=effort, clock=own_clock, hot=tuple(hot), isolate=isolate, fixed=options or Config(),
         )  # fmt: skip
 
     def of_triton(fn: Any) -> Any:

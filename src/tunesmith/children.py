@@ -2,15 +2,18 @@
 
 A child is a fresh Python without the parent's modules, threads or GPU context. It reads one request a line (JSON) on
 its standard input, and answers one line. What it prints otherwise, a crash's last words included, goes to a file.
-A child ends when its parent does, or when nobody has asked anything of it for a while.
+A child ends when its parent does, or when nobody has asked anything of it for a while. One that is `Guarded` also has
+its memory watched, and takes whatever it started with it when it ends.
 """
 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import importlib
 import json
 import os
+import secrets
 import selectors
 import signal
 import subprocess
@@ -22,6 +25,7 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from tunesmith.core.outcome import Failed
@@ -33,7 +37,20 @@ IDLE_S = 60.0
 _TICK_S = 0.05
 #: of what a child prints, the first so many bytes are kept
 _LOG_BYTES = 256 * 1024
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from tunesmith.children import serve; serve()"
+#: a guarded child's memory is looked at so often: 16 cores that write fill a gigabyte meanwhile
+_WATCH_S = 0.02
+#: a guarded child that has printed so much at once is killed: what it prints is on a disk that others need
+_PRINTED_BYTES = 256 * 1024**2
+#: how a line begins by which a child asks for time
+_MORE_TIME = b'{"more_s"'
+#: names a guarded child, after its parent's process, in its environment and so in that of whatever it starts
+MARK = "_TUNESMITH_CHILD"
+_START = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+from tunesmith.children import {serve}
+{serve}()
+"""
 
 
 class Stopped(Exception):
@@ -45,13 +62,34 @@ class Answer:
     """What came of a call.
 
     Attributes:
-        failed: what the function returned, or what became of the child; `None` when all went well.
-        log: what was printed meanwhile.
+        failed: the Failed that the function returned, or what became of the child; `None` when all went well.
+        log: what was printed meanwhile, of which the first 256 KiB are kept.
+        value: what the function returned otherwise, of JSON types.
+        printed_bytes: how much was printed.
+        signal: which one ended the child, 0 if none did or it was ours.
     """
 
     failed: Failed | None
     seconds: float
     log: str = ""
+    value: Any = None
+    printed_bytes: int = 0
+    signal: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """How a child is kept in which code runs that nobody has run before.
+
+    Attributes:
+        what: what the child runs, as failures name it.
+        environ: its environment, for its whole life. It never ends for being idle.
+        memory_bytes: it is killed when more than this is resident.
+    """
+
+    what: str
+    environ: Mapping[str, str]
+    memory_bytes: int
 
 
 def _readable(pipe: int, timeout_s: float) -> bool:
@@ -65,15 +103,24 @@ def _readable(pipe: int, timeout_s: float) -> bool:
 
 
 class Child:
-    """One child. It serves one call at a time."""
+    """One child. It serves one call at a time.
 
-    def __init__(self) -> None:
+    Args:
+        guard: how it is kept, for one that runs more than a compiler.
+    """
+
+    def __init__(self, guard: Guard | None = None) -> None:
+        self._guard, self._mark = guard, f"{os.getpid()}.{secrets.token_hex(8)}"
+        self._early = b""  # of an answer, read with the line before it
+        self._what = "compiler" if guard is None else guard.what
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
+        start = _START.format(serve="serve" if guard is None else "serve_guarded")
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(sys.path)],
+            [sys.executable, "-c", start, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            env=None if guard is None else {**guard.environ, MARK: self._mark},
             start_new_session=True,  # Ctrl-C is the parent's: it kills the group, the compiler's children with it
         )
 
@@ -86,7 +133,7 @@ class Child:
         return self._process.poll() is None
 
     def call(
-        self, function: str, request: Mapping[str, Any], timeout_s: float, stop: threading.Event | None
+        self, function: str, request: Mapping[str, Any], timeout_s: float, stop: threading.Event | None = None
     ) -> Answer | None:
         """Call `module:name` with keywords. `None` when the child had just ended, unasked, as it was idle.
 
@@ -94,53 +141,82 @@ class Child:
             Stopped: when `stop` was set; the child is dead then.
         """
         start = time.monotonic()
-        line = json.dumps({"function": function, "request": request, "environ": dict(os.environ)}).encode()
+        asked = {"function": function, "request": request}
+        if self._guard is None:
+            asked["environ"] = dict(os.environ)
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(line + b"\n")
+            self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             self._process.stdin.flush()
-            reply = self._listen(start + timeout_s, stop)
+            reply = self._listen(start + timeout_s, timeout_s, stop)
+            while isinstance(reply, bytes) and reply.startswith(_MORE_TIME):
+                more_s = json.loads(reply)["more_s"] or timeout_s
+                reply = self._listen(time.monotonic() + more_s, more_s, stop)
         except BrokenPipeError:
             reply = b""
         except BaseException:
             self.end()
             raise
         seconds = time.monotonic() - start
-        if reply is None:
-            said = self._said()
+        if isinstance(reply, Failed):
+            said, _ = self._said()
             self.end()
-            return Answer(Failed("timeout", f"compiler ran past {timeout_s:g} s and was killed", said), seconds, said)
+            return Answer(Failed(reply.stage, reply.reason, said), seconds, said)
         if not reply.endswith(b"\n"):
-            code, said = self._process.wait(), self._said()
+            code, (said, _) = self._process.wait(), self._said()
             self.end()
-            return None if code == 0 and not reply else Answer(_crashed(code, said), seconds, said)
-        failed = json.loads(reply)
-        return Answer(None if failed is None else Failed(**failed), seconds, self._said())
+            if self._guard is None and code == 0 and not reply:
+                return None
+            return Answer(_crashed(self._what, code, said), seconds, said, signal=max(0, -code))
+        answer = json.loads(reply)
+        failed = answer.get("failed")
+        said, printed_bytes = self._said()
+        return Answer(
+            None if failed is None else Failed(**failed), seconds, said, answer.get("value"), printed_bytes
+        )  # fmt: skip
 
-    def _listen(self, deadline: float, stop: threading.Event | None) -> bytes | None:
-        """One line; what there is of it when the child ends before; `None` when the time is up."""
+    def _listen(self, deadline: float, timeout_s: float, stop: threading.Event | None) -> bytes | Failed:
+        """One line; what there is of it when the child ends before; why it has to be killed."""
         assert self._process.stdout is not None
-        pipe, kept = self._process.stdout.fileno(), b""
-        while not kept.endswith(b"\n"):
+        pipe, kept = self._process.stdout.fileno(), self._early
+        tick_s = _TICK_S if self._guard is None else _WATCH_S
+        while b"\n" not in kept:
             if stop is not None and stop.is_set():
                 raise Stopped
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                return None
-            if _readable(pipe, min(_TICK_S, left_s)):
+                return Failed("timeout", f"{self._what} ran past {timeout_s:g} s and was killed")
+            if _readable(pipe, min(tick_s, left_s)):
                 chunk = os.read(pipe, 65536)
                 if not chunk:
                     break
                 kept += chunk
-        return kept
+            elif self._guard is not None and (too_much := self._too_much(self._guard)):
+                return Failed("crash", too_much)
+        line, end, self._early = kept.partition(b"\n")
+        return line + end
 
-    def _said(self) -> str:
-        """What was printed since the last time."""
+    def _too_much(self, guard: Guard) -> str:
+        """What a guarded child has taken too much of; empty if nothing."""
+        resident = resident_bytes(self._process.pid)
+        if resident > guard.memory_bytes:
+            return (
+                f"memory: {self._what} took more than {guard.memory_bytes / 1024**3:.3g} GiB and was killed"
+            )  # fmt: skip
+        if os.fstat(self._log.fileno()).st_size > _PRINTED_BYTES:
+            return f"output: {self._what} printed more than {_PRINTED_BYTES >> 20} MiB and was killed"
+        return ""
+
+    def _said(self) -> tuple[str, int]:
+        """What was printed since the last time: (its beginning, how many bytes)."""
+        size = os.fstat(self._log.fileno()).st_size
+        if not size:
+            return "", 0
         self._log.seek(0)
         text = self._log.read(_LOG_BYTES).decode(errors="replace")
         self._log.seek(0)  # the child writes through the same file offset
         self._log.truncate()
-        return text
+        return text, size
 
     def end(self) -> None:
         """Kill it and all that it started."""
@@ -148,17 +224,56 @@ class Child:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        if self._guard is not None:
+            kill_marked(self._mark)
         for pipe in (self._process.stdin, self._process.stdout, self._log):
             if pipe is not None:
                 with suppress(OSError):  # a request that it never read
                     pipe.close()
 
 
-def _crashed(code: int, said: str) -> Failed:
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is in RAM; 0 where that can't be told."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):  # it is gone, or this is no Linux
+        return 0
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that guarded children are, or have started: of one by its mark, or of all of a parent by `PID.`."""
+    wanted = f"{MARK}={mark}".encode()
+    return [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/environ")
+        if any(variable.startswith(wanted) for variable in _environ(path))
+    ]
+
+
+def kill_marked(mark: str) -> None:
+    """Kill what a guarded child started and is not of its process group any more, where /proc tells."""
+    for _ in range(8):  # one of them may have started another meanwhile
+        found = marked(mark)
+        if not found:
+            return
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def _environ(path: Path) -> list[bytes]:
+    try:
+        return path.read_bytes().split(b"\0")
+    except OSError:  # another user's, or gone
+        return []
+
+
+def _crashed(what: str, code: int, said: str) -> Failed:
     how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     telling = next((line for line in lines if "ERROR" in line or "Assertion" in line), lines[-1] if lines else "")
-    return Failed("crash", f"compiler process died ({how}){': ' + telling if telling else ''}", said)
+    return Failed("crash", f"{what} process died ({how}){': ' + telling if telling else ''}", said)
 
 
 _spare: list[Child] = []
@@ -185,6 +300,11 @@ def call(function: str, request: Mapping[str, Any], timeout_s: float, stop: thre
             return answer
 
 
+def is_guarded() -> bool:
+    """Whether this process is a guarded child, or was started by one."""
+    return MARK in os.environ
+
+
 def end_spare() -> None:
     """Kill the children that wait for a call."""
     with _lock:
@@ -209,24 +329,65 @@ if hasattr(os, "register_at_fork"):
 
 
 def serve() -> None:
-    """Answer requests until there are none."""
-    answers = os.fdopen(os.dup(1), "w")
+    """Answer requests until there are none for a while."""
+    _answer_requests(IDLE_S)
+
+
+def serve_guarded() -> None:
+    """Answer requests for as long as the parent lives."""
+    if sys.platform == "linux":
+        import resource
+
+        prctl, parent = ctypes.CDLL(None).prctl, os.getppid()
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a candidate that hangs reads no end of file
+        prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a candidate leaves behind stays ours to find
+        if os.getppid() != parent:
+            return
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")  # of all processes this is the one to lose
+    _answer_requests(None)
+
+
+#: of linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+_answers: list[IO[str]] = []
+
+
+def take_time(seconds: float | None) -> None:
+    """Within a call: what comes now is no fault of whom the deadline is for, and may take so long; `None`: the call's
+    own deadline begins anew."""
+    for answers in _answers:
+        answers.write(json.dumps({"more_s": seconds}) + "\n")
+        answers.flush()
+
+
+def _answer_requests(idle_s: float | None) -> None:
+    answers, myself = os.fdopen(os.dup(1), "w"), os.getpid()
+    _answers[:] = [answers]
     os.dup2(2, 1)  # what a compiler prints is no answer
-    while _readable(0, IDLE_S):
+    while idle_s is None or _readable(0, idle_s):
         line = sys.stdin.readline()
         if not line:
             return
         asked = json.loads(line)
-        os.environ.clear()
-        os.environ.update(asked["environ"])
-        failed = _answer(asked["function"], asked["request"])
+        if "environ" in asked:
+            os.environ.clear()
+            os.environ.update(asked["environ"])
+        returned = _answer(asked["function"], asked["request"])
+        if os.getpid() != myself:  # a candidate has forked, and its child has come here
+            os._exit(0)
         sys.stdout.flush()
         sys.stderr.flush()
-        answers.write(json.dumps(None if failed is None else asdict(failed)) + "\n")
+        said = {"failed": asdict(returned)} if isinstance(returned, Failed) else {"value": returned}
+        answers.write(json.dumps(said) + "\n")
         answers.flush()
 
 
-def _answer(name: str, request: Mapping[str, Any]) -> Failed | None:
+def _answer(name: str, request: Mapping[str, Any]) -> Any:
+    """What the function returns: a Failed, or something of JSON types."""
     module, _, function = name.partition(":")
     try:
         return getattr(importlib.import_module(module), function)(**request)

@@ -81,6 +81,7 @@ class Declaration:
     effort: Effort = field(default_factory=Effort)
     clock: Clock | str | None = None
     hot: tuple[str, ...] = ()
+    isolate: bool | None = None
     fixed: Config = field(default_factory=Config)
 
     def name_for(self, kernel: str) -> str:

@@ -10,6 +10,7 @@ TunesmithError
 ├── OutOfResources                 a Config wants more of something than the device has; says both
 ├── NoWorkingConfig                every Config of a search failed; lists the reasons with counts
 ├── BudgetEnded                    a search ended before any Config was measured
+├── WorkerLost                 the process in which candidates run can't be started, or not any more
 ├── LookupMiss (LookupError)       `policy("lookup", strict=True)` and nothing is known; names the nearest key
 │   └── PlanMiss                   a plan is replayed strictly and has nothing for a call; names the nearest key
 ├── NoAgreement                    ranks that must use one Config cannot be told which; names kernel and key
@@ -86,6 +87,10 @@ class NoWorkingConfig(TunesmithError):
 
 class BudgetEnded(TunesmithError):
     """A search ended before any Config was measured; nothing can be said of any of them."""
+
+
+class WorkerLost(TunesmithError):
+    """The process in which candidates run can't be started, or not any more: nothing more can be measured."""
 
 
 class LookupMiss(TunesmithError, LookupError):

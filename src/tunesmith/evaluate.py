@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from tunesmith.core.outcome import Failed, Measured, Resources, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.core.stopping import CONFIDENCE, MARGIN, Rule
-from tunesmith.errors import Busy, CompileFailed
+from tunesmith.errors import Busy, CompileFailed, TunesmithWarning, WorkerLost
 from tunesmith.events import Compiled, Compiling, Racing, Sampled, say
 from tunesmith.kernel import Around, Built, Clock, Executable, Job, Kernel
 from tunesmith.measure.bench import Bench, LocalBench
@@ -31,6 +32,7 @@ from tunesmith.measure.failure import attempt
 from tunesmith.measure.inputs import WrittenSlice
 from tunesmith.measure.pick import Pick, Verdict, pick
 from tunesmith.measure.race import Race, rule_for
+from tunesmith.remote import Recipe, RemoteBench, RemoteClock
 from tunesmith.store import Store
 from tunesmith.turns import Turns
 from tunesmith.workers import compile_all
@@ -57,6 +59,7 @@ class Subject:
         hot: arguments that are in the cache when a launch begins.
         ranked: whether the Space lists its Configs best first.
         predict: what the kernel's model says of a Config, from its knobs or from what its compiler reported.
+        recipe: makes what another process needs to run the candidates, `None` where they run in this one.
     """
 
     kernel: Kernel
@@ -74,11 +77,20 @@ class Subject:
     slices: Mapping[str, WrittenSlice] = field(default_factory=dict[str, WrittenSlice])
     check: Check = field(default_factory=Check)
     fresh: Callable[[int], Mapping[str, Any]] | None = None
+    recipe: Callable[[], Recipe | None] | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The call's arguments by name."""
         return dict(zip(self.kernel.signature.parameters, self.args, strict=True))
+
+
+def local_bench(subject: Subject) -> LocalBench:
+    """What candidates are launched on in this process."""
+    return LocalBench(
+        subject.kernel, subject.exact, subject.arguments, restore=subject.restore, zero=subject.zero,
+        slices=subject.slices, hot=subject.hot, around=subject.around, check=subject.check, fresh=subject.fresh,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -141,6 +153,7 @@ class Evaluation:
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
     _stored_at: float = field(default_factory=perf_counter)
     _bench: Bench = field(init=False)
+    _decided: bool = False  # whether candidates run here or in a worker
     #: of the race under way: what is launched for a Config, and the seconds its compiler took
     _ready: dict[Config, tuple[Executable, float | None]] = field(
         default_factory=dict[Config, "tuple[Executable, float | None]"]
@@ -151,11 +164,7 @@ class Evaluation:
     _waited_s: float = 0.0
 
     def __post_init__(self) -> None:
-        subject = self.subject
-        self._bench = LocalBench(
-            subject.kernel, subject.exact, subject.arguments, restore=subject.restore, zero=subject.zero,
-            slices=subject.slices, hot=subject.hot, around=subject.around, check=subject.check, fresh=subject.fresh,
-        )  # fmt: skip
+        self._bench = local_bench(self.subject)
 
     @property
     def notes(self) -> Sequence[str]:
@@ -197,6 +206,32 @@ class Evaluation:
         """
         return self.subject.device.kind != "cpu" and self.rule.rounds > 1 and not self.rule.everybody
 
+    def _isolate(self) -> None:
+        """From the first candidate on they run in a worker, where the subject has a recipe for one.
+
+        Raises:
+            BadInput, WorkerLost: when they have to and it can't be had; otherwise that is a warning.
+        """
+        if self._decided or self.subject.recipe is None:
+            return
+        self._decided, recipe = True, self.subject.recipe()
+        if recipe is None:
+            return
+        remote = RemoteBench(recipe, tells=self.subject.around is not None)
+        try:
+            remote.begin()
+        except WorkerLost as lost:
+            remote.close()
+            if recipe.required:
+                raise
+            warnings.warn(f"{self.subject.kernel.name}: {lost}. They do now", TunesmithWarning, stacklevel=2)
+        else:
+            self._bench, self.clock = remote, RemoteClock(remote, self.clock)
+
+    def close(self) -> None:
+        """The search is over: its worker goes."""
+        self._bench.close()
+
     def evaluate(self, batch: Sequence[Config]) -> None:
         """Compile, load and race a batch, in its order; its Trials are stored even when Ctrl-C ends it.
 
@@ -205,8 +240,10 @@ class Evaluation:
 
         Raises:
             Busy: when another search has been measuring on the device for too long.
+            BadInput, WorkerLost: when candidates have to run in a worker and it can't be had.
         """
         left = list(batch)
+        self._isolate()
         try:
             while left and not self.over:
                 seen = self._evaluate_once(left)
@@ -258,6 +295,7 @@ class Evaluation:
             times: on so many inputs.
         """
         config = known.config
+        self._isolate()
         with self._bench, self._alone(), closing(self.compile([config], set())) as loaded:
             for executable in loaded:
                 for _ in range(times):

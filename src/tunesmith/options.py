@@ -26,6 +26,8 @@ VARIABLES: Mapping[str, str] = {
     "TUNESMITH_WAIT_S": "seconds a call waits for whoever searches the same key, then it takes the default (600)",
     "TUNESMITH_BUDGET_S": "seconds one search may take (no limit)",
     "TUNESMITH_JOBS": "compilers run at once (the number of usable cores)",
+    "TUNESMITH_RUN_TIMEOUT_S": "seconds a candidate in a worker may take for a step, then it is killed (30)",
+    "TUNESMITH_MEMORY_GB": "GiB of RAM a worker may take, then its candidate is killed (half of what is free)",
     "TUNESMITH_TAKE_OVER": "1: every triton.autotune kernel of the process is tunesmith's (read on import)",
     "TUNESMITH_PLAN": "a file to which the Choices that the process makes are added at its end (read on import)",
     "TUNESMITH_REPLAY": "a plan whose Choices the process uses, and no others (read on import)",
@@ -47,6 +49,8 @@ class Options:
     wait_s: float = 600.0
     budget_s: float | None = None
     jobs: int = 1
+    run_timeout_s: float = 30.0
+    memory_gb: float | None = None
     cc: str | None = None
     take_over: bool = False
     capture: Path | None = None
@@ -75,6 +79,8 @@ class Options:
             wait_s=_number(environ, "TUNESMITH_WAIT_S", 600.0),
             budget_s=_number(environ, "TUNESMITH_BUDGET_S", None, above=True),
             jobs=max(1, int(_number(environ, "TUNESMITH_JOBS", float(usable_cores())))),
+            run_timeout_s=_number(environ, "TUNESMITH_RUN_TIMEOUT_S", 30.0, above=True),
+            memory_gb=_number(environ, "TUNESMITH_MEMORY_GB", None, above=True),
             cc=environ.get("TUNESMITH_CC") or None,
             take_over=_flag(environ, "TUNESMITH_TAKE_OVER"),
             capture=_capture(environ),

@@ -48,7 +48,10 @@ def record(
     with TemporaryDirectory(prefix="tunesmith-record-") as folder:
         everybody = replace(effort, rounds=rounds, budget_s=None)
         state = Evaluation(subject, Store.open(Path(folder)), clock, everybody, at, None)
-        state.evaluate([config for config in configs if config not in refused])
+        try:
+            state.evaluate([config for config in configs if config not in refused])
+        finally:
+            state.close()
     cut = {config: Trial(config, Failed("cut", fault), at=at) for config, fault in refused.items()}
     trials = {**state.trials, **cut}
     return Recording(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from time import perf_counter
@@ -66,7 +67,7 @@ def refresh(
     at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
     deadline = None if effort.budget_s is None else perf_counter() + effort.budget_s
     state = Evaluation(subject, store, clock, effort, at, deadline, incumbent=before.config)
-    with searching():
+    with searching(), closing(state):
         state.evaluate(configs)
     trials = [state.trials[config] for config in configs if config in state.trials]
     verdict = effort.verdict(trials, state.incumbent)

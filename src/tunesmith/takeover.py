@@ -243,7 +243,7 @@ def _engine(wiring: Wiring, restore: tuple[str, ...], zero: tuple[str, ...]) -> 
     spec = KeySpec(wiring.key, specialised=wiring.kernel.specialised, opaque=wiring.opaque)
     declared = Declaration(
         wiring.space, spec, restore=restore, zero=zero, dims=() if callable(wiring.key) else wiring.key,
-        clock=wiring.clock, fixed=wiring.options,
+        clock=wiring.clock, isolate=False, fixed=wiring.options,
     )  # fmt: skip
     frontend = Frontend(wiring.narrow, wiring.around, wiring.chosen, wiring.extra, wiring.ranked, wiring.refused)
     return TunedKernel(wiring.kernel, declared, frontend=frontend)

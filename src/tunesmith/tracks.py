@@ -10,7 +10,7 @@ from typing import TypeAlias
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Choice, Track
 from tunesmith.core.space import Space
-from tunesmith.errors import BudgetEnded, Busy, LookupMiss, TunesmithWarning
+from tunesmith.errors import BudgetEnded, Busy, LookupMiss, TunesmithWarning, WorkerLost
 from tunesmith.evaluate import Effort, Subject
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock
@@ -170,7 +170,7 @@ def find(
             summary = search(subject, default, store, clock(), effort)
         except Busy as busy:
             return meanwhile(default(), str(busy)), None
-        except BudgetEnded as ended:
+        except (BudgetEnded, WorkerLost) as ended:
             warnings.warn(f"{ended}: the default serves this call", TunesmithWarning, stacklevel=2)
             return meanwhile(default(), str(ended)), None
     assert summary.choice is not None

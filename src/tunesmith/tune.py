@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from time import perf_counter
@@ -61,6 +61,7 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
         NoWorkingConfig: when every Config failed; nothing stays stored then.
         BudgetEnded: when the budget ended before anything was measured.
         Busy: when another search has been measuring on the device for too long.
+        BadInput, WorkerLost: when candidates have to run in a worker and it can't be had.
     """
     cut: dict[str, int] = {}
     legal = _enumerate(subject.space, cut)
@@ -78,7 +79,7 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     if concluded is not None and isinstance(getattr(known.get(concluded.config), "outcome", None), Measured):
         state.incumbent = concluded.config
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
-    with searching():
+    with searching(), closing(state):
         first = promising(subject, default, store) if legal != [] else []
         since = "" if concluded is None else concluded.searched_at
         _follow(state, known, first, *_to_time_again(state, known, stored, since))

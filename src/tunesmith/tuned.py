@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from tunesmith import inputs, missed, tracks
 from tunesmith.binaries import Binaries, job_for
 from tunesmith.core.config import Config
+from tunesmith.core.device import Device
 from tunesmith.core.key import Key
 from tunesmith.core.model import explain
 from tunesmith.core.outcome import Choice, Recording, Trial
@@ -26,6 +27,7 @@ from tunesmith.dispatch import Call, Dispatcher, LeftOut
 from tunesmith.errors import BadInput, Busy, LookupMiss, TunesmithWarning
 from tunesmith.evaluate import Subject
 from tunesmith.events import Summary
+from tunesmith.isolate import Isolation
 from tunesmith.kernel import Clock, Job, Kernel
 from tunesmith.measure.allowed import captures_spared, why_not_to_measure
 from tunesmith.measure.failure import name_the_config
@@ -64,6 +66,7 @@ class TunedKernel:
         self._subjects = Subjects(kernel, declared, self._frontend)
         # An Executable of just one Problem must not serve the others of its bucket: each call asks anew which one.
         self._exact_only = kernel.per_problem and bool(declared.spec.buckets)
+        self._isolation = Isolation(self, declared)
         self._lock = threading.Lock()
         self._many_values = ManyValues(kernel.name, declared)
         self._left_out = LeftOut(kernel, declared.spec)
@@ -223,11 +226,17 @@ class TunedKernel:
 
     # --- tuning ----------------------------------------------------------------------------------
 
-    def tune(self, *args: Any, budget_s: float | None = None, strategy: str | None = None, **kwargs: Any) -> Summary:
+    def tune(
+        self, *args: Any, budget_s: float | None = None, strategy: str | None = None, isolate: bool | None = None,
+        **kwargs: Any,
+    ) -> Summary:  # fmt: skip
         """Search for a call's arguments now, whatever the policy; what is known already is not measured again.
 
         Arrays named in restore_value and reset_to_zero are as before afterwards. Others hold what the last launch of
-        the search wrote.
+        the search wrote; nothing, where candidates run in a worker.
+
+        Args:
+            isolate: as of `autotune`, for this search.
 
         Raises:
             BadInput: under TUNESMITH_READ_ONLY.
@@ -235,7 +244,7 @@ class TunedKernel:
             Busy: when another process or thread has been searching the same key for longer than `TUNESMITH_WAIT_S`.
         """
         self._refuse_read_only("tuned")
-        subject = self._subjects.narrowed(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
+        subject = self._isolated(self.subject(*args, **kwargs), isolate)
         with self._claimed(subject.key) as store:
             effort = self._subjects.effort(budget_s, strategy)
             summary = search(
@@ -275,7 +284,7 @@ class TunedKernel:
             Busy: when another search has been at the key or the device for longer than `TUNESMITH_WAIT_S`.
         """
         self._refuse_read_only("refreshed")
-        subject = self._subjects.narrowed(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
+        subject = self._isolated(self.subject(*args, **kwargs), None)
         clock, effort = self._subjects.clock(subject.device), self._subjects.effort()
         with self._claimed(subject.key) as store:
             found = refresh(subject, store, clock, effort, best, anyway)
@@ -300,20 +309,40 @@ class TunedKernel:
         return found
 
     def record(
-        self, *args: Any, rounds: int = ROUNDS, only: Sequence[Config] | None = None, **kwargs: Any
-    ) -> Recording:
+        self, *args: Any, rounds: int = ROUNDS, only: Sequence[Config] | None = None, isolate: bool | None = None,
+        **kwargs: Any,
+    ) -> Recording:  # fmt: skip
         """Measure the whole Space for a call's arguments, every Config in every round, and store nothing.
 
         Args:
             rounds: samples of each Config, interleaved.
             only: measure these Configs instead of the whole Space.
+            isolate: as of `autotune`, for this recording.
 
         Raises:
             BadInput: for a Space too large to enumerate.
             Busy: when another search measures on the device for longer than `TUNESMITH_WAIT_S`.
         """
-        subject = self._subjects.narrowed(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
+        subject = self._isolated(self.subject(*args, **kwargs), isolate)
         return record(subject, self._subjects.clock(subject.device), self._subjects.effort(), rounds, only)
+
+    def subject(self, *args: Any, **kwargs: Any) -> Subject:
+        """What a search for a call would be about."""
+        return self._subjects.narrowed(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
+
+    def clock(self, device: Device) -> Clock:
+        """What times the kernel on a device."""
+        return self._subjects.clock(device)
+
+    def why_not_isolated(self, *args: Any, **kwargs: Any) -> str:
+        """Why no worker can run the candidates of a search for a call; empty if one can."""
+        return self._isolation.why_not(self.subject(*args, **kwargs))
+
+    def _isolated(self, subject: Subject, isolate: bool | None) -> Subject:
+        """A Subject whose candidates run in a worker where that is asked for and can be: decided when a search
+        begins."""
+        wanted = self.declared.isolate if isolate is None else isolate
+        return replace(subject, recipe=lambda: self._isolation.recipe(subject, wanted))
 
     def prepare(
         self, problems: Iterable[Wanted], *, device: Any = None, fill: Mapping[str, Fill] | None = None, **given: Any
@@ -409,6 +438,7 @@ class TunedKernel:
         declared = self.declared.fix(self.kernel.name, Config(knobs))
         fixed = TunedKernel(self.kernel, declared, getattr(self, "__wrapped__", None))
         fixed.tables = self.tables
+        fixed._isolation = self._isolation.of_fixed(declared)
         return fixed
 
     def fingerprint(self) -> str:
@@ -480,7 +510,7 @@ class TunedKernel:
             if remembered in self._choices:
                 self._choices.move_to_end(remembered)
                 return self._choices[remembered]
-        choice, summary = self._decide(self._subjects.narrowed(subject), policy)
+        choice, summary = self._decide(self._isolated(self._subjects.narrowed(subject), None), policy)
         self._tell(subject, choice, summary)
         with self._lock:
             if choice.source == tracks.MEANWHILE:

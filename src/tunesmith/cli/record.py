@@ -10,7 +10,7 @@ import typer
 from tunesmith.cli.output import GOOD, NO, AsJson, answers_only, print_json
 from tunesmith.cli.problems import ProblemOption, wanted
 from tunesmith.cli.target import TargetArgument, find_target
-from tunesmith.cli.tune import FixOption, hold
+from tunesmith.cli.tune import FixOption, IsolateOption, hold, isolated
 from tunesmith.errors import BadInput
 
 OutputOption: TypeAlias = Annotated[
@@ -27,6 +27,7 @@ def record(
     problem: ProblemOption = [],  # noqa: B006  typer copies it
     rounds: RoundsOption = 30,
     fix: FixOption = [],  # noqa: B006  typer copies it
+    isolate: IsolateOption = None,
     json: AsJson = False,
 ) -> None:
     """Measure a whole space with all samples, so that searches can be replayed without the device.
@@ -48,7 +49,8 @@ def record(
             raise BadInput(f"{output}: there is no folder {output.parent}")
         kernel = hold(kernel, fix)
         with Progress() as progress, watched(progress):
-            recording = kernel.record(rounds=rounds, **kernel.inputs(one))
+            inputs = kernel.inputs(one)
+            recording = kernel.record(rounds=rounds, isolate=isolated(kernel, isolate, inputs), **inputs)
         save(recording, output)
     measured = [(t.config, t.outcome) for t in recording.trials if isinstance(t.outcome, Measured)]
     best = min(measured, key=lambda one: one[1].median_s, default=None)

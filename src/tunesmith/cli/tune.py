@@ -34,6 +34,13 @@ BudgetOption: TypeAlias = Annotated[
 StrategyOption: TypeAlias = Annotated[
     str | None, typer.Option("--strategy", metavar="NAME", help="How the space is gone through: auto, descent, …")
 ]
+IsolateOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--isolate/--no-isolate",
+        help="Run candidates in a worker process that may crash or hang. Where not given, if that is possible.",
+    ),
+]
 FixOption: TypeAlias = Annotated[
     list[str], typer.Option("--fix", metavar="KNOB=VALUE", help="Hold a knob at one value; may be repeated.")
 ]
@@ -50,6 +57,7 @@ def tune(
     strategy: StrategyOption = None,
     fix: FixOption = [],  # noqa: B006  typer copies it
     retry: RetryOption = False,
+    isolate: IsolateOption = None,
     json: AsJson = False,
 ) -> None:
     """Find the fastest configuration of a kernel, and store it with every trial.
@@ -65,7 +73,7 @@ def tune(
         if todo.others:
             note(f"skipped {rows_of_others(todo.others)}")
         by_hand = len(todo.problems) if retry else todo.typed
-        session = _Session(kernel, todo.problems, budget, strategy, by_hand, quiet=json)
+        session = _Session(kernel, todo.problems, budget, strategy, by_hand, isolate, quiet=json)
         code = session.run()
     if json:
         print_json("tune", session.data())
@@ -87,6 +95,16 @@ def hold(kernel: TunedKernel, fixed: Sequence[str]) -> TunedKernel:
             raise BadInput(f"--fix {text}: {name.strip()!r} is given twice")
         knobs[name.strip()] = read_value(value.strip())
     return kernel.fix(**knobs) if knobs else kernel
+
+
+def isolated(kernel: TunedKernel, asked: bool | None, arguments: Mapping[str, Any]) -> bool:
+    """Whether candidates run in a worker: as asked, else where that is possible; says why not where it isn't."""
+    if asked is not None:
+        return asked
+    why = kernel.why_not_isolated(**arguments)
+    if why:
+        note(f"candidates run in this process, as {why}")
+    return not why
 
 
 def _check(budget: float | None, strategy: str | None) -> None:
@@ -154,6 +172,7 @@ class _Session:
     budget_s: float | None
     strategy: str | None
     by_hand: int
+    isolate: bool | None
     quiet: bool
     results: list[_Result] = field(default_factory=list[_Result])
     interrupted: dict[str, Any] | None = None
@@ -218,7 +237,10 @@ class _Session:
         before = None if stored is None else stored.choice
         try:
             with watched(listen):
-                summary = self.kernel.tune(budget_s=self.budget_s, strategy=self.strategy, **arguments)
+                summary = self.kernel.tune(
+                    budget_s=self.budget_s, strategy=self.strategy,
+                    isolate=isolated(self.kernel, self.isolate, arguments), **arguments,
+                )  # fmt: skip
         except (NoWorkingConfig, BudgetEnded, Busy) as error:
             if len(self.problems) == 1 and not isinstance(error, NoWorkingConfig):
                 raise

@@ -49,6 +49,10 @@ class Bench(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, frames: TracebackType | None
     ) -> None: ...
 
+    def close(self) -> None:
+        """The search is over."""
+        ...
+
 
 class LocalBench:
     """Candidates in this process, on a call's own arguments.
@@ -95,6 +99,9 @@ class LocalBench:
             self._around = None
         self._snapshot.put_back()
 
+    def close(self) -> None:
+        """Nothing is left to do."""
+
     @cached_property
     def _snapshot(self) -> Snapshot:
         return Snapshot(self._arguments, self._restore, self._zero, self._slices)
@@ -102,6 +109,11 @@ class LocalBench:
     @property
     def notes(self) -> Sequence[str]:
         return [*self._mutation_notes, *(self._checker.notes if self._checker is not None else ())]
+
+    @property
+    def has_watched(self) -> bool:
+        """Whether it is known what launches write: a candidate has been launched for that."""
+        return self._mutations is not None
 
     def load(self, config: Config, built: Built | None) -> Loaded:
         return attempt("load", lambda: self._kernel.load(config, self._exact, built))
@@ -113,15 +125,15 @@ class LocalBench:
                 return None, failure, error
             self._mutations = found
         if self._checker is None:
-            return self._run(executable), None, None
+            return self.run_of(executable), None, None
         self._snapshot.put_back()
         failure, compared = self._checker.judge(executable, self._mutations.written)
-        return (None, failure, None) if failure is not None else (self._run(executable, compared), None, None)
+        return (None, failure, None) if failure is not None else (self.run_of(executable, compared), None, None)
 
     def _watched(self, executable: Executable) -> Mutations:
         """Launch the first candidate to see what it writes. What is found to be written in place is put back from now
         on as if it had been declared."""
-        run = self._run(executable)
+        run = self.run_of(executable)
 
         def launch() -> None:
             if run.before is not None:
@@ -151,7 +163,7 @@ class LocalBench:
             self._around.before(config, self._args)
             self._around.failed(error)
 
-    def _run(self, executable: Executable, checked: bool = False) -> Run:
+    def run_of(self, executable: Executable, checked: bool = False) -> Run:
         """A candidate with all that is done ahead of its launches."""
         prepare, config, around = self._snapshot.before_launch, executable.config, self._around
         if around is None:

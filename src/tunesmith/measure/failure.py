@@ -8,24 +8,32 @@ from typing import Any, TypeVar
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Stage
-from tunesmith.errors import CompileFailed, MissingEngine, NoWorkingConfig, OutOfResources, one_line
+from tunesmith.errors import CompileFailed, MissingEngine, NoWorkingConfig, OutOfResources, WorkerLost, one_line
 from tunesmith.kernel import Around
 
 T = TypeVar("T")
+
+
+class FailedElsewhere(Exception):
+    """A candidate has failed in another process, which says how."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(failed.reason)
+        self.failed = failed
 
 
 def attempt(stage: Stage, act: Callable[[], T]) -> tuple[T | None, Failed | None, BaseException | None]:
     """Do something that a candidate may fail at.
 
     A candidate may raise anything, `sys.exit` included: only the user's Ctrl-C passes, and an engine that is
-    missing, which is no candidate's fault.
+    missing or a worker that can't be had, which are no candidate's fault.
 
     Returns:
         (result, None, None), or (None, what became of it, the exception).
     """
     try:
         return act(), None, None
-    except MissingEngine:
+    except (MissingEngine, WorkerLost):
         raise
     except (Exception, SystemExit) as error:
         return None, failed(stage, error), error
@@ -33,6 +41,8 @@ def attempt(stage: Stage, act: Callable[[], T]) -> tuple[T | None, Failed | None
 
 def failed(stage: Stage, error: BaseException) -> Failed:
     """An exception as an Outcome: one line that begins with its type, and the last frames for who wants more."""
+    if isinstance(error, FailedElsewhere):
+        return error.failed
     if isinstance(error, CompileFailed):
         return Failed("compile", one_line(error), error.output)
     if isinstance(error, OutOfResources):

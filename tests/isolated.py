@@ -1,0 +1,127 @@
+"""Kernels that a worker can import, for tests of isolation. Most raise where something is not as it should be."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import tunesmith
+from tests.fakes import ScriptedClock
+from tunesmith import Config, Device, Problem
+from tunesmith.backends.call import CallableKernel
+from tunesmith.children import MARK, is_guarded
+
+
+def scripted() -> ScriptedClock:
+    """The least `a` is the fastest."""
+    return ScriptedClock(lambda config: 1e-3 * (1 + int(config.get("a", 1))))
+
+
+def gather_inputs(problem: Problem) -> dict[str, Any]:
+    n = problem.dims["n"]
+    return {
+        "x": np.full(n, 0.5, np.float32), "index": np.zeros(n, np.int64), "y": np.zeros((n, n), np.float32),
+        "scale": 1.0, "pair": (1, 2), "n": n,
+    }  # fmt: skip
+
+
+@tunesmith.autotune(
+    configs=[{"a": 1}, {"a": 2}], key=["n"], strides=["y"], clock=scripted(), make_inputs=gather_inputs, isolate=True
+)
+def gather(x: Any, index: Any, y: Any, scale: float, pair: Any, n: int, z: Any = None, *, a: int) -> None:
+    """Takes just what the test's call gives it, and writes all over it."""
+    assert is_guarded()
+    assert (x == 0.5).all()  # as make_inputs makes it, whatever the caller's holds
+    assert index.tolist() == list(range(n))[::-1]
+    assert y.strides == (4, 4 * n)
+    assert (scale, pair) == (0.25, (3, [4.0, None, "five"]))
+    assert z is y
+    y[...] = 3.0
+
+
+def n_inputs(problem: Problem) -> dict[str, Any]:
+    return {"n": problem["n"]}
+
+
+@tunesmith.autotune(configs=[{"a": i} for i in range(1, 5)], key=["n"], clock=scripted(), make_inputs=n_inputs)
+def loud(n: int, *, a: int) -> None:
+    """Says things wherever an answer might be expected, and once forks."""
+    assert is_guarded()
+    sys.stdout.write('{"value": 7}\n')
+    sys.stderr.write("{}\n")
+    os.write(1, b'{"value": {"seconds": 1e-9}}\n')
+    if a == 2:
+        os.fork()  # both come back
+
+
+@tunesmith.autotune(configs=[{"a": 1}, {"a": 2}, {"a": 3}], key=["n"], clock=scripted(), make_inputs=n_inputs)
+def ends(n: int, *, a: int) -> None:
+    """One of its candidates ends the process it runs in."""
+    if a == 1:
+        os._exit(3)
+
+
+@tunesmith.autotune(
+    space=tunesmith.Space(a=[1, 2], b=[1, 2]), key=["n"], clock=scripted(), make_inputs=n_inputs
+)  # fmt: skip
+def two_knobs(n: int, *, a: int, b: int) -> None:
+    assert is_guarded()
+
+
+class OnGpu(CallableKernel):
+    """In Python, and said to run on a GPU."""
+
+    def device(self, args: Sequence[Any]) -> Device:
+        return Device("cuda", "a GPU of paper", "sm_90", 4)
+
+
+def fails_once(n: int, *, a: int) -> None:
+    if a == 1:
+        raise RuntimeError("CUDA error: by whatever name")
+
+
+def without_inputs(n: int, *, a: int) -> None:
+    assert not is_guarded()
+
+
+_ON_GPU: Mapping[str, Any] = {"configs": [{"a": i} for i in range(1, 5)], "key": ["n"]}
+poisons = tunesmith.autotune(**_ON_GPU, clock=scripted(), make_inputs=n_inputs)(
+    OnGpu(fails_once, frozenset({"a"}), name="poisons")
+)
+unprotected = tunesmith.autotune(**_ON_GPU, clock=scripted())(
+    OnGpu(without_inputs, frozenset({"a"}), name="unprotected")
+)
+accepted = tunesmith.autotune(**_ON_GPU, clock=scripted(), isolate=False)(
+    OnGpu(without_inputs, frozenset({"a"}), name="accepted")
+)
+
+
+def lost_inputs(problem: Problem) -> dict[str, Any]:
+    if MARK in os.environ:
+        raise RuntimeError("no memory for them there")
+    return n_inputs(problem)
+
+
+lost = tunesmith.autotune(**_ON_GPU, clock=scripted(), make_inputs=lost_inputs)(
+    OnGpu(without_inputs, frozenset({"a"}), name="lost")
+)
+
+
+@tunesmith.autotune(configs=[Config(a=1), Config(a=2)], key=["n"], clock=scripted(), make_inputs=n_inputs, isolate=True)
+def hangs(n: int, *, a: int) -> None:
+    """All its candidates do."""
+    while True:
+        pass
+
+
+@tunesmith.autotune(configs=[{"a": 1}, {"a": 2}, {"a": 3}], key=["n"], clock=scripted(), make_inputs=n_inputs)
+def corrupts(n: int, *, a: int) -> None:
+    """What one candidate does to its process another dies of."""
+    if a == 2:
+        os.environ["CORRUPTED"] = "1"
+    if a == 1 and "CORRUPTED" in os.environ:
+        os.abort()
