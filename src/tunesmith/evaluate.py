@@ -166,7 +166,8 @@ class Evaluation:
         """Who leaves a race, and when it is over."""
         if self.effort.rounds is not None:
             return Rule(rounds=self.effort.rounds, everybody=True)
-        return rule_for(self.clock, Rule(self.effort.margin, self.effort.confidence))
+        ties = self.effort.pick == "cheapest"
+        return rule_for(self.clock, Rule(self.effort.margin, self.effort.confidence, ties=ties))
 
     @property
     def overlaps(self) -> bool:

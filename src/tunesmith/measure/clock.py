@@ -8,6 +8,7 @@ from typing import Any
 
 from tunesmith.core.device import Device
 from tunesmith.core.outcome import Sample
+from tunesmith.core.stopping import ROUNDS
 from tunesmith.errors import BadInput, MissingEngine, unknown
 from tunesmith.kernel import Clock, Run
 from tunesmith.measure.gpu_clock import EventClock, GraphClock
@@ -29,6 +30,8 @@ class WallClock:
     """
 
     protocol = f"wall-hot-{STRETCH_S * 1e3:g}ms/1"
+    #: A sample takes a millisecond, and is a mean of many launches: hundreds of rounds would cost seconds.
+    rounds = ROUNDS
 
     def sample(self, run: Run) -> Sample:
         launches = run.state.get("launches")

@@ -74,7 +74,8 @@ def pick(
     if not ranking:
         return None
     fastest = ranking[0]
-    level = [fastest, *[t for t in ranking[1:] if t.ratio_to(fastest, confidence)[2] <= 1 + margin]]
+    each = _each_of(fastest, ranking, confidence)
+    level = [fastest, *[t for t in ranking[1:] if t.ratio_to(fastest, each)[2] <= 1 + margin]]
     place = {trial.config: i for i, trial in enumerate(trials)}
     winner, why = fastest, ""
     if how == "overlap":
@@ -195,14 +196,23 @@ def _beaten(one: _Timed, fastest: _Timed, margin: float, confidence: float) -> b
     return ratio > 1 + margin and low > 1
 
 
+def _rivals(one: _Timed, ranking: Sequence[_Timed]) -> list[_Timed]:
+    """Who was in the race with it to its end."""
+    to_the_end = _in_to_the_end(ranking)
+    return [t for t in ranking if t is not one and t in to_the_end and t.shared_with(one)]
+
+
+def _each_of(one: _Timed, ranking: Sequence[_Timed], confidence: float) -> float:
+    """How sure each comparison with its rivals has to be, so that all hold at once: the best of many is looked for."""
+    return 1 - (1 - confidence) / max(1, len(_rivals(one, ranking)))
+
+
 def _within(winner: _Timed, ranking: Sequence[_Timed], confidence: float) -> float | None:
     """By how much somebody may be faster than the winner, of those who were in the race with it to its end."""
-    to_the_end = _in_to_the_end(ranking)
-    if winner not in to_the_end or not winner.rounds:
+    if winner not in _in_to_the_end(ranking) or not winner.rounds:
         return None
-    rivals = [t for t in ranking if t is not winner and t in to_the_end and t.shared_with(winner)]
-    each = 1 - (1 - confidence) / max(1, len(rivals))  # so that all hold at once
-    worst = max((winner.ratio_to(rival, each)[2] - 1 for rival in rivals), default=0.0)
+    each = _each_of(winner, ranking, confidence)
+    worst = max((winner.ratio_to(rival, each)[2] - 1 for rival in _rivals(winner, ranking)), default=0.0)
     return max(0.0, worst) if worst < float("inf") else None
 
 

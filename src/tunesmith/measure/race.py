@@ -28,7 +28,7 @@ class Race:
     Candidates `enter` before the rounds. Those that come one by one, as they are compiled, are `welcome`: each is
     timed once at its arrival, which says what is hopeless and who leads, and no more: in the rounds all are timed side
     by side, and these samples take the place of the first. When the rule has seen enough, those who are left are timed
-    a few rounds more.
+    a few rounds more; if it has not, by these, the race goes on.
 
     Args:
         clock: takes one sample.
@@ -104,24 +104,22 @@ class Race:
     def run(self) -> None:
         """Time until the rule has seen enough, the time is up, or Ctrl-C (which passes through)."""
         alive = self._not_hopeless()
-        number, most = 0, self._rule.rounds
-        while alive and number < most:
+        number, most, final = 0, self._rule.rounds, 0  # `final`: the round after the last, once all is decided
+        while alive and number < (final or most + self._rule.finals):
             if not self._round(number, alive):
                 return
             number += 1
-            staying, decided = self._judged(alive, number)
+            alive = [config for config in alive if config not in self._failed]
+            if number > most or (final and number < final):
+                continue
+            staying, decided = self._judged(alive, number, last=bool(final))
             leaving = set(alive) if number == 1 else set(alive) - set(staying)
             if self._tell is not None and leaving:
                 self._tell(leaving)
             alive = staying
-            if decided:
-                break
             if self._leader is not None:
                 most = self._rule.most_rounds(self._leader[1])
-        for last in range(number, number + self._rule.finals):
-            alive = [config for config in alive if config not in self._failed]
-            if not self._round(last, alive):
-                return
+            final = (final or number + self._rule.finals) if decided else 0
         self.ended = True
 
     def _round(self, number: int, alive: list[Config]) -> bool:
@@ -134,10 +132,9 @@ class Race:
             self._time(config, number, place)
         return True
 
-    def _judged(self, alive: list[Config], rounds: int) -> tuple[list[Config], bool]:
-        """Who goes on after so many rounds, and whether the rule has seen enough."""
-        alive = [config for config in alive if config not in self._failed]
-        if not alive or not self._rule.looks_after(rounds):
+    def _judged(self, alive: list[Config], rounds: int, *, last: bool) -> tuple[list[Config], bool]:
+        """Who goes on after so many rounds, and whether the rule has seen enough. The last rounds may have changed it."""
+        if not alive or not (last or self._rule.looks_after(rounds)):
             return alive, False
         self.look = look = self._rule.look({config: self._seconds[config] for config in alive}, self._stays)
         self._leader = look.leader, median(self._seconds[look.leader])
