@@ -23,8 +23,8 @@ APART = 10.0
 LOOKS = (3, 4, 5, 7, 10, 14, 20, 28, 40, 56, 80, 112, 160, 224)
 #: From so many rounds on no more than so many go on: more are not told apart in the rounds that are left.
 CAPS = {7: 16, 14: 8, 28: 4, 80: 2}
-#: Where ties are to be proved, of no more than so many nobody leaves before this round: timing them costs little, and of
-#: two that are alike one is thrown out by luck in 1 of 100 races, by its first five samples most often.
+#: Where ties are to be proved, of no more than so many nobody leaves before this round: timing them costs little, and
+#: of two that are alike luck throws one out in 1 of 100 races, by its first five samples most often.
 SPARED, SPARED_ROUNDS = 4, 10
 #: Rounds of a race at most, and of the finalists alone at its end.
 ROUNDS, FINALS = 64, 5

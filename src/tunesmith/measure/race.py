@@ -133,7 +133,7 @@ class Race:
         return True
 
     def _judged(self, alive: list[Config], rounds: int, *, last: bool) -> tuple[list[Config], bool]:
-        """Who goes on after so many rounds, and whether the rule has seen enough. The last rounds may have changed it."""
+        """Who goes on after so many rounds, and whether the rule has seen enough; the last ones may have changed it."""
         if not alive or not (last or self._rule.looks_after(rounds)):
             return alive, False
         self.look = look = self._rule.look({config: self._seconds[config] for config in alive}, self._stays)
