@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from tunesmith.core.device import Device
 from tunesmith.core.outcome import Sample
+from tunesmith.core.stats import SHORTEST_S
 from tunesmith.errors import BadInput, MissingEngine
 from tunesmith.kernel import Run
 from tunesmith.measure.allowed import why_not_to_measure
@@ -74,7 +75,7 @@ class _GpuClock:
         with self._cuda.device(self._cuda.current_device() if index is None else index):
             seconds = self._seconds(run)
             hz = self._state.clock_hz(int(self._cuda.current_device()))
-        return Sample(max(seconds, 1e-9), clock_hz=hz)  # below the events' tick: a nanosecond, not nothing
+        return Sample(max(seconds, SHORTEST_S), clock_hz=hz)  # below the events' tick
 
     def _seconds(self, run: Run) -> float:
         raise NotImplementedError
