@@ -52,6 +52,7 @@ def autotune(
     strategy: str = "auto",
     budget_s: float | None = None,
     candidates: int | None = None,
+    launches: int | None = None,
     pick: Pick = "cheapest",
     margin: float = MARGIN,
     confidence: float = CONFIDENCE,
@@ -101,6 +102,8 @@ def autotune(
         budget_s: seconds one search may take.
         candidates: how many Configs one search may try; of a kernel with a `model`, those that it ranks first, and a
             tenth from the others.
+        launches: how many timed launches one search may make; on the CPU, where a sample is the mean of many, each
+            counts.
         pick: which Config wins: `cheapest` of those as fast as the fastest (the least shared memory, then registers),
             the `fastest`, or `overlap`: of those whose [p20, p80] overlaps the fastest's the least shared memory.
         margin: candidates are timed until none can be faster than the best by more than this part, and a Config
@@ -132,7 +135,9 @@ def autotune(
     names = key if callable(key) else tuple(key or ())
     restore, zero = tuple(restore_value or ()), tuple(reset_to_zero or ())
     listed = None if configs is None else list(configs)
-    effort = Effort(strategy, budget_s, candidates, pick=pick, margin=margin, confidence=confidence)
+    effort = Effort(
+        strategy, budget_s, candidates, pick=pick, margin=margin, confidence=confidence, launches=launches
+    )  # fmt: skip
 
     def declare(
         kernel: Kernel, spaces: SpaceLike, said: KeyNames, own_clock: Clock | str | None,

@@ -112,11 +112,13 @@ class Declaration:
         budget_s = self.effort.budget_s
         if budget_s is not None and not 0 < budget_s < math.inf:
             raise BadInput(f"{kernel}: budget_s={budget_s}; good values: seconds above 0, or None for no limit")
-        most = self.effort.candidates
-        if most is not None and (type(most) is not int or most < 1):
-            raise BadInput(
-                f"{kernel}: candidates={most!r}; good values: a number of Configs from 1, or None for no limit"
-            )
+        for name, most, what in (
+            ("candidates", self.effort.candidates, "Configs"), ("launches", self.effort.launches, "timed launches"),
+        ):  # fmt: skip
+            if most is not None and (type(most) is not int or most < 1):
+                raise BadInput(
+                    f"{kernel}: {name}={most!r}; good values: a number of {what} from 1, or None for no limit"
+                )
         if self.effort.pick not in PICKS:
             raise BadInput(f"{kernel}: {unknown('pick', self.effort.pick, PICKS)}")
         if not 0 < self.effort.margin < 1:

@@ -89,13 +89,13 @@ class Subjects:
         clock = self._declared.clock
         return clock_for(device, clock) if clock is None or isinstance(clock, str) else clock
 
-    def effort(self, budget_s: float | None = None, strategy: str | None = None) -> Effort:
+    def effort(self, budget_s: float | None = None, strategy: str | None = None, launches: int | None = None) -> Effort:
         """How a search goes about it: what the call, the environment and the author say, in this order."""
         budgets = [b for b in (budget_s, options().budget_s, self._declared.effort.budget_s) if b is not None]
         usual = self._declared.effort
         return replace(
             usual, strategy=strategy or usual.strategy, budget_s=budgets[0] if budgets else None,
-            jobs=options().jobs, wait_s=options().wait_s,
+            launches=launches or usual.launches, jobs=options().jobs, wait_s=options().wait_s,
         )  # fmt: skip
 
     def default(self, subject: Subject) -> Callable[[], Config]:

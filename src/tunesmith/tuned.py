@@ -213,7 +213,10 @@ class TunedKernel:
 
     # --- tuning ----------------------------------------------------------------------------------
 
-    def tune(self, *args: Any, budget_s: float | None = None, strategy: str | None = None, **kwargs: Any) -> Summary:
+    def tune(
+        self, *args: Any, budget_s: float | None = None, strategy: str | None = None, launches: int | None = None,
+        **kwargs: Any,
+    ) -> Summary:  # fmt: skip
         """Search for a call's arguments now, whatever the policy; what is known already is not measured again.
 
         Arrays named in restore_value and reset_to_zero are as before afterwards. Others hold what the last launch of
@@ -234,7 +237,7 @@ class TunedKernel:
                     f"{self.kernel.name}({subject.key.problem}) has been searched by another process for more than "
                     f"{options().wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
                 )
-            effort = self._subjects.effort(budget_s, strategy)
+            effort = self._subjects.effort(budget_s, strategy, launches)
             summary = search(
                 subject, self._subjects.default(subject), store, self._subjects.clock(subject.device), effort
             )

@@ -27,6 +27,9 @@ ROWS, ROWS_OF_SEVERAL = 10, 3
 BudgetOption: TypeAlias = Annotated[
     float | None, typer.Option("--budget", metavar="SECONDS", help="How long the search for one problem may take.")
 ]
+LaunchesOption: TypeAlias = Annotated[
+    int | None, typer.Option("--launches", metavar="N", help="How many timed launches the search for one problem has.")
+]
 StrategyOption: TypeAlias = Annotated[
     str | None, typer.Option("--strategy", metavar="NAME", help="How the space is gone through: auto, descent, …")
 ]
@@ -40,6 +43,7 @@ def tune(
     problem: ProblemOption = [],  # noqa: B006  typer copies it
     problems: ProblemsOption = [],  # noqa: B006  typer copies it
     budget: BudgetOption = None,
+    launches: LaunchesOption = None,
     strategy: StrategyOption = None,
     fix: FixOption = [],  # noqa: B006  typer copies it
     json: AsJson = False,
@@ -52,10 +56,10 @@ def tune(
         kernel = find_target(target)
         todo = wanted(kernel, problem, problems)
         kernel = hold(kernel, fix)
-        _check(budget, strategy)
+        _check(budget, launches, strategy)
         if todo.others:
             note(f"skipped {rows_of_others(todo.others)}")
-        session = _Session(kernel, todo.problems, budget, strategy, quiet=json)
+        session = _Session(kernel, todo.problems, budget, launches, strategy, quiet=json)
         code = session.run()
     if json:
         print_json("tune", session.data())
@@ -79,11 +83,13 @@ def hold(kernel: TunedKernel, fixed: Sequence[str]) -> TunedKernel:
     return kernel.fix(**knobs) if knobs else kernel
 
 
-def _check(budget: float | None, strategy: str | None) -> None:
+def _check(budget: float | None, launches: int | None, strategy: str | None) -> None:
     from tunesmith.search import STRATEGIES
 
     if budget is not None and not (budget > 0 and math.isfinite(budget)):
         raise BadInput(f"--budget {budget:g}: good values: a number of seconds above 0")
+    if launches is not None and launches < 1:
+        raise BadInput(f"--launches {launches}: good values: a number of timed launches from 1")
     if strategy is not None and strategy not in STRATEGIES:
         raise BadInput(unknown("strategy", strategy, STRATEGIES))
 
@@ -108,6 +114,7 @@ class _Session:
     kernel: TunedKernel
     problems: Sequence[Problem]
     budget_s: float | None
+    launches: int | None
     strategy: str | None
     quiet: bool
     results: list[_Result] = field(default_factory=list[_Result])
@@ -158,7 +165,9 @@ class _Session:
 
         try:
             with watched(listen):
-                summary = self.kernel.tune(budget_s=self.budget_s, strategy=self.strategy, **arguments)
+                summary = self.kernel.tune(
+                    budget_s=self.budget_s, launches=self.launches, strategy=self.strategy, **arguments
+                )
         except NoWorkingConfig as error:
             progress.close()
             return _Result(problem, heard[-1] if heard else None, str(error))

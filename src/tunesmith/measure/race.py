@@ -41,6 +41,7 @@ class Race:
 
     Attributes:
         samples: how many were taken.
+        launches: how many launches they are the means of.
         look: what the rule said last.
         ended: whether it ran to its end.
     """
@@ -68,7 +69,7 @@ class Race:
         self._failed: dict[Config, Failed] = {}
         self.errors: dict[Config, BaseException] = {}
         self._leader: tuple[Config, float] | None = None
-        self.samples = 0
+        self.samples = self.launches = 0
         self.look: Look[Config] | None = None
         self.ended = False
 
@@ -144,6 +145,7 @@ class Race:
         run, clock = self._runs[config], self._clock
         sample, failure, error = attempt("launch", lambda: clock.sample(run))
         self.samples += 1
+        self.launches += int(run.state.get("launches", 1))
         if sample is None or failure is not None:
             assert failure is not None and error is not None
             self._failed[config], self.errors[config] = failure, error
