@@ -16,6 +16,7 @@ from tunesmith.declaration import Declaration, Frontend, MakeInputs, SpaceLike
 from tunesmith.dispatch import KeyNames, KeySpec
 from tunesmith.errors import BadInput
 from tunesmith.evaluate import Effort
+from tunesmith.invariant import Invariance
 from tunesmith.kernel import Clock, Kernel
 from tunesmith.measure.pick import Pick
 from tunesmith.tuned import TunedKernel
@@ -58,6 +59,8 @@ def autotune(
     confidence: float = CONFIDENCE,
     clock: Clock | Literal["wall", "events", "events-hot", "graph", "graph-hot"] | None = None,
     hot: Sequence[str] = (),
+    invariant_over: Sequence[str] = (),
+    summation: Sequence[str] = (),
     version: str | None = None,
     depends: Sequence[str] = (),
     name: str | None = None,
@@ -114,6 +117,9 @@ def autotune(
             on the CPU.
         hot: arrays that are in the cache when the kernel is called (activations, where weights are not), for a clock
             that empties it of all others.
+        invariant_over: names in `key`: Problems that differ in these alone share the knobs of `summation`, so that a
+            row of a batch has the same bits whatever else is in the batch.
+        summation: knobs that change the order of a sum. The first Problem of such a family that is tuned decides them.
         version: stands for the kernel's source in the Key, for a kernel whose source cannot be identified.
         depends: packages whose versions are compared when a stored Config is used.
         name: the kernel's name in the store and in tables; the function's own where not given.
@@ -129,12 +135,14 @@ def autotune(
     for what, given in (
         ("key", key), ("strides", strides), ("alignment", alignment), ("restore_value", restore_value),
         ("reset_to_zero", reset_to_zero), ("knobs", knobs), ("dims", dims), ("depends", depends), ("hot", hot),
+        ("invariant_over", invariant_over), ("summation", summation),
     ):  # fmt: skip
         if isinstance(given, str):
             raise BadInput(f"{what}={given!r} is one string; give a list of names: {what}=[{given!r}]")
     names = key if callable(key) else tuple(key or ())
     restore, zero = tuple(restore_value or ()), tuple(reset_to_zero or ())
     listed = None if configs is None else list(configs)
+    shared = Invariance(tuple(invariant_over), tuple(summation)) if invariant_over or summation else None
     effort = Effort(
         strategy, budget_s, candidates, pick=pick, margin=margin, confidence=confidence, launches=launches
     )  # fmt: skip
@@ -150,7 +158,7 @@ def autotune(
             dims=tuple(dims) if dims is not None else () if callable(said) else tuple(dict.fromkeys(said)),
             flags=dict(flags or {}), make_inputs=make_inputs, reference=reference,
             model=None if model is None else Model.of(model),
-            policy=policy, effort=effort, clock=own_clock, hot=tuple(hot), fixed=options or Config(),
+            policy=policy, effort=effort, clock=own_clock, hot=tuple(hot), fixed=options or Config(), invariance=shared,
         )  # fmt: skip
 
     def of_triton(fn: Any) -> Any:

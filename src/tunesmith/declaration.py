@@ -21,6 +21,7 @@ from tunesmith.dispatch import KeySpec, check_key_spec, check_names
 from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithError, unknown
 from tunesmith.evaluate import Effort
 from tunesmith.fingerprint import of_function
+from tunesmith.invariant import Invariance
 from tunesmith.kernel import Around, Clock, Default, Kernel
 from tunesmith.measure.clock import CLOCK_NAMES
 from tunesmith.measure.pick import PICKS
@@ -71,11 +72,15 @@ class Declaration:
     clock: Clock | str | None = None
     hot: tuple[str, ...] = ()
     fixed: Config = field(default_factory=Config)
+    invariance: Invariance | None = None
 
     def name_for(self, kernel: str) -> str:
-        """The kernel's name in a Key: with some knobs held it is another one, `matmul[threads=1]`."""
-        held = ",".join(f"{name}={value}" for name, value in self.fixed.items())
-        return f"{kernel}[{held}]" if held else kernel
+        """The kernel's name in a Key: with some knobs held it is another one, `matmul[threads=1]`, and so it is where
+        Problems share some, `matmul[same BLOCK_K for all M]`."""
+        held = [f"{name}={value}" for name, value in self.fixed.items()]
+        if self.invariance is not None:
+            held.append(f"same {', '.join(self.invariance.summation)} for all {', '.join(self.invariance.over)}")
+        return f"{kernel}[{','.join(held)}]" if held else kernel
 
     def check(self, kernel: Kernel) -> None:
         """Refuse what does not fit the kernel.
@@ -89,6 +94,8 @@ class Declaration:
         check_names(kernel.name, "restore_value", self.restore, parameters, knobs)
         check_names(kernel.name, "reset_to_zero", self.zero, parameters, knobs)
         check_names(kernel.name, "hot", self.hot, parameters, knobs)
+        if self.invariance is not None:
+            self._check_invariance(kernel.name, self.invariance)
         if isinstance(self.clock, str) and self.clock not in CLOCK_NAMES:
             raise BadInput(f"{kernel.name}: {unknown('clock', self.clock, CLOCK_NAMES)}")
         both = sorted({*self.restore} & {*self.zero})
@@ -105,6 +112,22 @@ class Declaration:
             raise BadInput(f"{kernel.name}: default={self.default!r} is no Config; write Config(BLOCK=64, …)")
         if isinstance(self.space, Space) and isinstance(self.default, Config):
             self.space.check(self.default)
+
+    def _check_invariance(self, kernel: str, invariance: Invariance) -> None:
+        if not invariance.over or not invariance.summation:
+            raise BadInput(
+                f"{kernel}: invariant_over= names dimensions and summation= the knobs that change the order of a sum; "
+                "give both: invariant_over=['M'], summation=['BLOCK_K', 'SPLIT_K']"
+            )
+        names = invariance.over if callable(self.spec.names) else self.spec.names
+        knobs = self.space.knobs if isinstance(self.space, Space) else invariance.summation
+        for option, kind, given, good in (
+            ("invariant_over", "name of key", invariance.over, names),
+            ("summation", "knob", invariance.summation, knobs),
+        ):
+            for name in given:
+                if name not in good:
+                    raise BadInput(f"{kernel}, {option}: {unknown(kind, name, good)}")
 
     def _check_effort(self, kernel: str) -> None:
         if self.effort.strategy not in STRATEGIES:

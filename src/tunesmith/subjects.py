@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tunesmith.core.config import Config
@@ -20,6 +20,8 @@ from tunesmith.events import Summary
 from tunesmith.kernel import Clock, Kernel
 from tunesmith.measure.clock import clock_for, protocol_for
 from tunesmith.options import options
+from tunesmith.store import Store
+from tunesmith.tables import Tables
 
 #: Spaces that a function of the author's made, kept in memory: more than a model's shapes, a bound all the same.
 KEPT = 4096
@@ -60,6 +62,14 @@ class Subjects:
             return subject
         kept = self._frontend.narrow(list(subject.space), subject.arguments)
         return replace(subject, space=Space.of(kept), ranked=self._frontend.ranked)
+
+    def pinned(self, subject: Subject, store: Store, tables: Sequence[Tables]) -> tuple[Subject, Sequence[Tables]]:
+        """The same within its family's values, and the tables that may be asked: none before there are any."""
+        shared = self._declared.invariance
+        if shared is None or subject.space.only is not None:
+            return subject, tables
+        values = shared.decided(subject.key, store)
+        return (subject, ()) if values is None else (shared.within(subject, values), tables)
 
     def _space_for(self, problem: Problem, device: Device) -> Space:
         """The Space, which a function of the author's makes once for each Problem and device."""
@@ -102,11 +112,16 @@ class Subjects:
         """Makes the Config that serves where nothing is known."""
 
         def default() -> Config:
+            shared = self._declared.invariance
             narrowed = self._frontend.narrow is not None
             if narrowed and self._declared.default is None:
                 return next(iter(subject.space))
             config = self._declared.default_for(self._kernel.name, subject.exact, subject.device)
-            return next(iter(subject.space)) if narrowed and config not in subject.space else config
+            if config in subject.space or not (narrowed or shared):
+                return config
+            first = next(iter(subject.space))
+            held = config if shared is None else config.replace(**{n: first[n] for n in shared.summation})
+            return held if held in subject.space else first
 
         return default
 

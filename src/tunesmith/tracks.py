@@ -115,19 +115,20 @@ def find(
         if known is not None:
             return known, None
         if not claimed:
-            return _meanwhile(default(), "this key is being searched by another process or thread"), None
+            return meanwhile(default(), "this key is being searched by another process or thread"), None
         try:
             summary = search(subject, default, store, clock(), effort)
         except Busy as busy:
-            return _meanwhile(default(), str(busy)), None
+            return meanwhile(default(), str(busy)), None
         except BudgetEnded as ended:
             warnings.warn(f"{ended}: the default serves this call", TunesmithWarning, stacklevel=2)
-            return _meanwhile(default(), str(ended)), None
+            return meanwhile(default(), str(ended)), None
     assert summary.choice is not None
     return summary.choice, summary
 
 
-def _meanwhile(config: Config, why: str) -> Choice:
+def meanwhile(config: Config, why: str) -> Choice:
+    """The default, for this call alone."""
     return Choice(config, "search", MEANWHILE, note=f"{why}: the default serves meanwhile")
 
 

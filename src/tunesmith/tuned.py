@@ -25,6 +25,7 @@ from tunesmith.dispatch import Call, Dispatcher, LeftOut
 from tunesmith.errors import BadInput, Busy, TunesmithWarning
 from tunesmith.evaluate import Subject
 from tunesmith.events import Summary
+from tunesmith.invariant import settled
 from tunesmith.kernel import Job, Kernel
 from tunesmith.measure.allowed import captures_spared, why_not_to_measure
 from tunesmith.measure.failure import name_the_config
@@ -132,8 +133,10 @@ class TunedKernel:
 
     def lookup(self, *args: Any, **kwargs: Any) -> Choice | None:
         """The Choice that is known for a call, `None` if there is none. Launches and measures nothing."""
+        store = default_store()
         subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
-        return tracks.known_choice(subject, default_store(), self.tables, "lookup")
+        subject, tables = self._subjects.pinned(subject, store, self.tables)
+        return tracks.known_choice(subject, store, tables, "lookup")
 
     def choice(self, *args: Any, **kwargs: Any) -> Choice:
         """The Choice that a call would use under the policy in force; under `search` that may mean measuring."""
@@ -163,6 +166,8 @@ class TunedKernel:
         if choice is None:
             choice = self._explained(self._subjects.narrowed(subject), policy, store)
         notes = [choice.note]
+        if self.declared.invariance is not None and policy.track != "default":
+            notes.append(self.declared.invariance.told(subject.key, store))
         left_out = self._left_out.of(subject.key)
         if left_out:
             notes.append(f"calls of this key differed in arguments that are not in it: {', '.join(left_out)}")
@@ -194,14 +199,15 @@ class TunedKernel:
         return explain(found, subject.device) + compare(counters_of(ncu, self.kernel.name), found)
 
     def _explained(self, subject: Subject, policy: Policy, store: Store) -> Choice:
-        default = self._subjects.default(subject)
         if policy.track == "default" or subject.space.only is not None:
-            return tracks.default_choice(default(), subject.space, policy.track)
+            return tracks.default_choice(self._subjects.default(subject)(), subject.space, policy.track)
+        subject, tables = self._subjects.pinned(subject, store, self.tables)
+        default = self._subjects.default(subject)
         if policy.track == "search":
-            fresh = tracks.fresh_choice(subject, store, self.tables, self._subjects.effort())
+            fresh = tracks.fresh_choice(subject, store, tables, self._subjects.effort())
             if fresh is not None:
                 return fresh
-        known = tracks.known_choice(subject, store, self.tables, policy.track)
+        known = tracks.known_choice(subject, store, tables, policy.track)
         if known is None:
             would = "; a call would search" if policy.track == "search" else ""
             note = tracks.miss(subject, store) + would
@@ -230,21 +236,41 @@ class TunedKernel:
         if options().read_only:
             raise BadInput(f"{self.kernel.name} is not tuned: TUNESMITH_READ_ONLY is set, and nothing is measured")
         subject = self._subjects.narrowed(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
-        store = default_store()
-        with store.claim(subject.key, options().wait_s) as claimed:
-            if not claimed:
-                raise Busy(
-                    f"{self.kernel.name}({subject.key.problem}) has been searched by another process for more than "
-                    f"{options().wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
-                )
-            effort = self._subjects.effort(budget_s, strategy, launches)
-            summary = search(
-                subject, self._subjects.default(subject), store, self._subjects.clock(subject.device), effort
+        store, effort = default_store(), self._subjects.effort(budget_s, strategy, launches)
+
+        def busy() -> Summary:
+            raise Busy(
+                f"{self.kernel.name}({subject.key.problem}) has been searched by another process for more than "
+                f"{options().wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
             )
+
+        def searched(subject: Subject) -> Summary:
+            with store.claim(subject.key, options().wait_s) as claimed:
+                if not claimed:
+                    return busy()
+                clock = self._subjects.clock(subject.device)
+                return search(subject, self._subjects.default(subject), store, clock, effort)
+
+        summary = settled(
+            self.declared.invariance, subject, store, effort.wait_s, searched, lambda found: found.choice, busy, ()
+        )
         self._found(subject.key)
         assert summary.choice is not None
         self._tell(subject, summary.choice, summary)
         return summary
+
+    def undecide(self, *args: Any, **kwargs: Any) -> None:
+        """Let the next search decide anew which values the knobs of `summation` have for a call's family.
+
+        Raises:
+            BadInput: for a kernel without `invariant_over`.
+        """
+        shared = self.declared.invariance
+        if shared is None:
+            raise BadInput(f"{self.kernel.name} has no families: its autotune has no invariant_over=")
+        key = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)).key
+        shared.undecide(key, default_store())
+        self._found(key)
 
     def record(self, *args: Any, rounds: int = ROUNDS, **kwargs: Any) -> Recording:
         """Measure the whole Space for a call's arguments, every Config in every round, and store nothing.
@@ -299,11 +325,9 @@ class TunedKernel:
         with self._lock:
             if (policy, subject.key) in self._choices:
                 return False
-        subject = self._subjects.narrowed(subject)
+        subject, tables = self._subjects.pinned(self._subjects.narrowed(subject), default_store(), self.tables)
         effort = self._subjects.effort()
-        return subject.space.only is None and (
-            tracks.fresh_choice(subject, default_store(), self.tables, effort) is None
-        )
+        return subject.space.only is None and (tracks.fresh_choice(subject, default_store(), tables, effort) is None)
 
     def _choose_ahead(self, call: Call) -> Choice:
         """A call's Choice, kept in memory for calls under `lookup` too: there it may not cost a read of the store."""
@@ -312,9 +336,7 @@ class TunedKernel:
         choice = self._choose(subject, policy)
         if policy.track != "default" and choice.source not in (tracks.DEFAULT, tracks.MEANWHILE):
             lookup, strict = Policy.of("lookup"), Policy.of("lookup", strict=True)
-            known = tracks.lookup(
-                self._subjects.narrowed(subject), self._subjects.default(subject), default_store(), self.tables, lookup
-            )
+            known = self._looked_up(self._subjects.narrowed(subject), lookup)
             if known.source != tracks.DEFAULT:
                 with self._lock:
                     self._remember(lookup, subject.key, known)
@@ -433,27 +455,37 @@ class TunedKernel:
             self._choices.popitem(last=False)
 
     def _decide(self, subject: Subject, policy: Policy) -> tuple[Choice, Summary | None]:
-        default = self._subjects.default(subject)
         if policy.track == "default":
-            return tracks.default_choice(default(), subject.space, "default"), None
+            return tracks.default_choice(self._subjects.default(subject)(), subject.space, "default"), None
         if policy.track == "lookup":
-            return tracks.lookup(subject, default, default_store(), self.tables, policy), None
+            return self._looked_up(subject, policy), None
         effort = self._subjects.effort()
         if subject.key in self._waited:
             effort = replace(effort, wait_s=0.0)
-        choice, summary = tracks.find(
-            subject,
-            default,
-            default_store(),
-            self.tables,
-            lambda: self._subjects.clock(subject.device),
-            effort,
-            options(),
-        )
+        store = default_store()
+
+        def find(subject: Subject) -> tuple[Choice, Summary | None]:
+            return tracks.find(
+                subject, self._subjects.default(subject), store, self.tables,
+                lambda: self._subjects.clock(subject.device), effort, options(),
+            )  # fmt: skip
+
+        def busy() -> tuple[Choice, None]:
+            why = "another process decides the knobs that its family shares"
+            return tracks.meanwhile(self._subjects.default(subject)(), why), None
+
+        choice, summary = settled(
+            self.declared.invariance, subject, store, effort.wait_s, find, lambda found: found[0], busy,
+            (tracks.DEFAULT, tracks.MEANWHILE),
+        )  # fmt: skip
         if summary is not None:
             self._found(subject.key)
             self._many_values.note(subject.key.problem, summary)
         return choice, summary
+
+    def _looked_up(self, subject: Subject, policy: Policy) -> Choice:
+        subject, tables = self._subjects.pinned(subject, default_store(), self.tables)
+        return tracks.lookup(subject, self._subjects.default(subject), default_store(), tables, policy)
 
     def _tell(self, subject: Subject, choice: Choice, summary: Summary | None) -> None:
         if self._frontend.chosen is not None:
@@ -463,7 +495,8 @@ class TunedKernel:
         """A search has ended: every call asks again, those of its Key the store, the others what is in memory."""
         with self._lock:
             self._waited.discard(key)
-            for remembered in [(policy, known) for policy, known in self._choices if known == key]:
+            family = self.declared.invariance is not None  # what the others have may not be of its values
+            for remembered in [(policy, known) for policy, known in self._choices if family or known == key]:
                 del self._choices[remembered]
         self._dispatcher.clear()
 
