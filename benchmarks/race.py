@@ -3,9 +3,10 @@
 Each seed splits the samples of every recorded round in two halves: a rule picks from the one and is judged on the
 other (by the median of it), beside what the exhaustive rule, the smallest median of all samples, picks from the same
 half. The race is the one that searches use, fed by a replay clock; every candidate is welcomed as on a GPU, so that it
-is launched once untimed and once on arrival before the rounds.
+is launched once untimed and once on arrival before the rounds. A half has 15 samples of each candidate: a race of more
+rounds is given them again, and takes what it has seen before for news; that of 15 rounds sees none twice.
 
-    python benchmarks/race.py [--seeds N] [--save]
+    python benchmarks/race.py [--seeds N] [--jobs N] [--save]
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from _results import version, write
 from tunesmith.backends.replay import Disturbance, ReplayClock
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Measured, Recording, Resources, Sample, Trial
-from tunesmith.core.stopping import Rule
+from tunesmith.core.stopping import FINALS, ROUNDS_FOR_TIES, Rule
 from tunesmith.kernel import Clock, Run
 from tunesmith.measure.pick import Pick, pick
 from tunesmith.measure.race import Race
@@ -41,6 +44,12 @@ USUAL_S = 0.1
 #: Triton's do_bench: milliseconds of warm-up and of timing
 WARM_UP_S, REP_S = 0.025, 0.1
 KERNEL_TUNERS, MINIMUM_OF = 7, 100
+#: by the name of a table's row: the rule of the race, and the pick. Who takes the fastest asks for no proof of ties.
+RACES: dict[str, tuple[Rule, Pick]] = {
+    "race, fastest": (Rule(ties=False), "fastest"),
+    "race, cheapest": (Rule(), "cheapest"),
+    "15 rounds, cheapest": (Rule(rounds=ROUNDS * LAUNCHES // 2 - FINALS), "cheapest"),
+}
 DISTURBED = Disturbance(drift=0.03, drift_s=1.0, outliers=0.01, outlier_factor=10.0)
 
 
@@ -228,13 +237,12 @@ def regrets_of(problem: Problem, seeds: int, disturbance: Disturbance | None) ->
         half, judge = halves(problem, np.random.default_rng(seed))
         truth = np.median(judge.reshape(len(judge), -1), axis=1)
         exhaustive = int(np.argmin(np.median(half.reshape(len(half), -1), axis=1)))
-        clock = replayed(problem, half, seed, disturbance)
-        trials, samples = raced(problem, clock, seed, Rule())
-        ways: tuple[Pick, ...] = ("fastest", "cheapest")
-        for how in ways:
+        for name, (rule, how) in RACES.items():
+            clock = replayed(problem, half, seed, disturbance)
+            trials, samples = raced(problem, clock, seed, rule)
             verdict = pick(trials, how=how)
             assert verdict is not None
-            note(f"race, {how}", place[verdict.winner.config], clock.spent_s, samples)
+            note(name, place[verdict.winner.config], clock.spent_s, samples)
         for name, spent in others(problem, half, disturbance, seed).items():
             note(name, spent.config, spent.device_s)
     return tallies
@@ -257,7 +265,7 @@ class Synthetic:
         self._spread = dict(zip(problem.configs, spread.tolist(), strict=True))
         self._correlation = correlation
         self._rng = random.Random(seed)
-        self._of_round = [self._rng.gauss(0, 0.01) for _ in range(200)]
+        self._of_round = [self._rng.gauss(0, 0.01) for _ in range(2 * ROUNDS_FOR_TIES)]
 
     def sample(self, run: Run) -> Sample:
         config, at = run.config, run.state.get("at", 0)
@@ -269,13 +277,13 @@ class Synthetic:
         return Sample(self.truth[config] * math.exp(self._of_round[at] + own))
 
 
-def wrong_of(problem: Problem, seeds: int, rule: Rule, correlation: float) -> dict[str, float]:
+def wrong_of(problem: Problem, seeds: int, rule: Rule, how: Pick, correlation: float) -> dict[str, float]:
     """How often the pick is slower than the best by more than the margin; and how often that is claimed not to be."""
     wrong = claimed = wrong_claims = 0
     for seed in range(seeds):
         clock = Synthetic(problem, seed, correlation)
         trials, _ = raced(problem, clock, seed, rule)
-        verdict = pick(trials, how="fastest")
+        verdict = pick(trials, how=how)
         assert verdict is not None
         bad = clock.truth[verdict.winner.config] > min(clock.truth.values()) * (1 + rule.margin)
         claim = verdict.within is not None and verdict.within <= rule.margin
@@ -296,7 +304,7 @@ def row(problem: Problem, rule: str, tally: Tally, *, disturbed: bool) -> dict[s
 
 def table(tallies: Sequence[Mapping[str, Tally]], title: str) -> dict[str, dict[str, float]]:
     """Print a rule a line, over all problems and seeds."""
-    print(f"\n{title}\n{'rule':16} {'median':>8} {'mean':>8} {'p95':>8} {'> 1 %':>7} {'GPU time':>9}")
+    print(f"\n{title}\n{'rule':20} {'median':>8} {'mean':>8} {'p95':>8} {'> 1 %':>7} {'GPU time':>9}")
     found: dict[str, dict[str, float]] = {}
     for rule in tallies[0]:
         regrets = np.concatenate([tally[rule].regrets for tally in tallies])
@@ -306,8 +314,37 @@ def table(tallies: Sequence[Mapping[str, Tally]], title: str) -> dict[str, dict[
             "p95": float(np.quantile(regrets, 0.95)), "over": float(np.mean(regrets > 0.01)), "part": part,
         }  # fmt: skip
         f = found[rule]
-        print(f"{rule:16} {f['median']:8.2%} {f['mean']:8.2%} {f['p95']:8.2%} {f['over']:7.1%} {part:9.2%}")
+        print(f"{rule:20} {f['median']:8.2%} {f['mean']:8.2%} {f['p95']:8.2%} {f['over']:7.1%} {part:9.2%}")
     return found
+
+
+#: the races whose confidence is judged where the truth is known
+SYNTHETIC = ("race, fastest", "race, cheapest")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of one problem: every rule's tallies, undisturbed and disturbed, and the shares of wrong picks."""
+
+    problem: Problem
+    tallies: dict[bool, dict[str, Tally]]
+    wrong: dict[str, dict[str, float]]
+
+
+def measured(problem: Problem, seeds: int, correlation: float) -> Found:
+    tallies = {disturbed: regrets_of(problem, seeds, DISTURBED if disturbed else None) for disturbed in (False, True)}
+    wrong = {name: wrong_of(problem, seeds, *RACES[name], correlation) for name in SYNTHETIC}
+    return Found(problem, tallies, wrong)
+
+
+def summary_of(shares: Sequence[Mapping[str, float]], of: str) -> dict[str, float]:
+    """The shares of wrong and sure picks over all problems."""
+    return {
+        f"wrong_synthetic_mean{of}": round(float(np.mean([c["wrong"] for c in shares])), 5),
+        f"wrong_synthetic_worst{of}": round(max(c["wrong"] for c in shares), 5),
+        f"claimed_synthetic_mean{of}": round(float(np.mean([c["claimed"] for c in shares])), 5),
+        f"wrong_and_claimed_synthetic_worst{of}": round(max(c["wrong_and_claimed"] for c in shares), 5),
+    }
 
 
 def main() -> None:
@@ -316,25 +353,27 @@ def main() -> None:
     parser.add_argument(
         "--correlation", type=float, default=0.0, help="of successive samples, where the truth is known"
     )
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/race-recorded.json")
     asked = parser.parse_args()
     start = time.perf_counter()
     rows: list[dict[str, Any]] = []
     found: dict[bool, list[dict[str, Tally]]] = {False: [], True: []}
-    confidence: list[dict[str, float]] = []
-    for problem in problems():
-        for disturbed in (False, True):
-            tallies = regrets_of(problem, asked.seeds, DISTURBED if disturbed else None)
-            found[disturbed].append(tallies)
-            rows += [row(problem, rule, tally, disturbed=disturbed) for rule, tally in tallies.items()]
-        confidence.append(wrong_of(problem, asked.seeds, Rule(), asked.correlation))
-        rows.append({"problem": problem.name, "rule": "race, fastest", "synthetic": True, **confidence[-1]})
-        ours = [one for one in rows if one["problem"] == problem.name and one["rule"] == "race, fastest"]
-        said = "  ".join(
-            f"median {one['median_regret']:.2%} p95 {one['p95_regret']:.2%} GPU {one['gpu_time_fraction']:.2%} "
-            f"n {one['samples']:.0f}" for one in ours[:2]
-        )  # fmt: skip
-        print(f"{problem.name:50} {said}  wrong {confidence[-1]}", flush=True)
+    confidence: dict[str, list[dict[str, float]]] = {rule: [] for rule in SYNTHETIC}
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        for one in pool.map(partial(measured, seeds=asked.seeds, correlation=asked.correlation), problems()):
+            for disturbed, tallies in one.tallies.items():
+                found[disturbed].append(tallies)
+                rows += [row(one.problem, rule, tally, disturbed=disturbed) for rule, tally in tallies.items()]
+            for rule, wrong in one.wrong.items():
+                confidence[rule].append(wrong)
+                rows.append({"problem": one.problem.name, "rule": rule, "synthetic": True, **wrong})
+            fastest, cheapest = (one.tallies[False][f"race, {how}"] for how in ("fastest", "cheapest"))
+            print(
+                f"{one.problem.name:50} GPU {np.mean(fastest.parts):.2%}, {np.mean(cheapest.parts):.2%}  "
+                f"p95 {np.quantile(fastest.regrets, 0.95):.2%}, {np.quantile(cheapest.regrets, 0.95):.2%}  "
+                f"wrong {', '.join(format(w['wrong'], '.1%') for w in one.wrong.values())}", flush=True,
+            )  # fmt: skip
     plain = table(found[False], "regret beyond the exhaustive rule's")
     hard = table(found[True], "the same with 3 % drift and 1 % tenfold outliers")
     ours = plain["race, fastest"]
@@ -342,12 +381,13 @@ def main() -> None:
         "median_regret": round(ours["median"], 5), "p95_regret": round(ours["p95"], 5),
         "p95_regret_disturbed": round(hard["race, fastest"]["p95"], 5),
         "gpu_time_fraction": round(ours["part"], 5),
-        "median_regret_default_pick": round(plain["race, cheapest"]["median"], 5),
-        "p95_regret_default_pick": round(plain["race, cheapest"]["p95"], 5),
-        "wrong_synthetic_mean": round(float(np.mean([c["wrong"] for c in confidence])), 5),
-        "wrong_synthetic_worst": round(max(c["wrong"] for c in confidence), 5),
-        "claimed_synthetic_mean": round(float(np.mean([c["claimed"] for c in confidence])), 5),
-        "wrong_and_claimed_synthetic_worst": round(max(c["wrong_and_claimed"] for c in confidence), 5),
+        **{
+            f"{what}_default_pick{of}": round(plain[f"{rule}, cheapest"][name], 5)
+            for rule, of in (("race", ""), ("15 rounds", "_15_rounds"))
+            for what, name in (("median_regret", "median"), ("p95_regret", "p95"), ("gpu_time_fraction", "part"))
+        },
+        "p95_regret_disturbed_default_pick_15_rounds": round(hard["15 rounds, cheapest"]["p95"], 5),
+        **summary_of(confidence["race, fastest"], ""), **summary_of(confidence["race, cheapest"], "_default_pick"),
         "p95_regret_do_bench": round(plain["do_bench median"]["p95"], 5),
         "p95_regret_do_bench_disturbed": round(hard["do_bench median"]["p95"], 5),
         "p95_regret_min_of_100_disturbed": round(hard["min of 100"]["p95"], 5),
@@ -356,7 +396,11 @@ def main() -> None:
     }  # fmt: skip
     print(f"\n{time.perf_counter() - start:.0f} s\n", *(f"{k}: {v}\n" for k, v in summary.items()), sep="")
     if asked.save:
-        protocol = {"what": " ".join(__doc__.split("\n\n")[1].split()), "seeds": asked.seeds, "rule": repr(Rule())}
+        protocol = {
+            "what": " ".join(__doc__.split("\n\n")[1].split()),
+            "seeds": asked.seeds,
+            "rules": {name: repr(rule) for name, (rule, _) in RACES.items()},
+        }
         write(
             "race", "recorded", protocol=protocol, command=f"python benchmarks/race.py --seeds {asked.seeds} --save",
             rows=rows, summary=summary, versions={"numpy": version("numpy")},

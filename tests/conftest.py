@@ -1,4 +1,4 @@
-"""What every test gets: a store of its own, a clean environment, and in CI no silent skips."""
+"""What every test gets: a store of its own, a clean environment, in CI no silent skips; `--clock`: an untrue clock."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.untrue_clock import VARIABLE, WAYS, install
 from tunesmith.options import options
 
 # A busy machine stops a test for half a second now and then: pytest's own timeout is the limit. In CI the same commit
@@ -17,15 +18,30 @@ settings.register_profile("tunesmith", deadline=None, derandomize=os.environ.get
 settings.load_profile("tunesmith")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--clock", choices=sorted(WAYS), help="what clocks answer: tests that are not about time pass")
+
+
 @pytest.fixture(autouse=True)
-def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> Iterator[None]:
     """Nothing a test stores outlives it, and no setting of the machine's reaches it."""
     for name in [name for name in os.environ if name.startswith("TUNESMITH_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("TUNESMITH_CACHE_DIR", str(tmp_path / "tunesmith-cache"))
+    way = pytestconfig.getoption("clock")
+    if way:
+        monkeypatch.setenv(VARIABLE, way)
     options.cache_clear()
     yield
     options.cache_clear()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With an untrue clock, those that are about time are left out."""
+    if config.getoption("clock"):
+        left_out = [item for item in items if item.get_closest_marker("about_time")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 # --- CI has everything that a machine without a GPU can have, so a skip there is a hole ---------------
@@ -63,3 +79,5 @@ class NoSkips:
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("TUNESMITH_CI_NO_SKIPS") == "1":
         config.pluginmanager.register(NoSkips(), "tunesmith-no-skips")
+    if config.getoption("clock"):
+        install(config.getoption("clock"))

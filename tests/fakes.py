@@ -21,6 +21,8 @@ from tunesmith.kernel import Run, Task
 PREAMBLE = """
 import sys
 from tests.fakes import ScriptedClock
+from tests.untrue_clock import install_if_asked
+install_if_asked()
 import tunesmith
 from tunesmith import Config, Space, autotune
 """

@@ -16,6 +16,7 @@ from tunesmith.declaration import Declaration, Frontend, MakeInputs, SpaceLike
 from tunesmith.dispatch import KeyNames, KeySpec
 from tunesmith.errors import BadInput
 from tunesmith.evaluate import Effort
+from tunesmith.invariant import Invariance
 from tunesmith.kernel import Clock, Kernel
 from tunesmith.measure.check import Check
 from tunesmith.measure.inputs import WrittenSlice
@@ -58,12 +59,15 @@ def autotune(
     strategy: str = "auto",
     budget_s: float | None = None,
     candidates: int | None = None,
+    launches: int | None = None,
     pick: Pick = "cheapest",
     margin: float = MARGIN,
     confidence: float = CONFIDENCE,
     clock: Clock | Literal["wall", "events", "events-hot", "graph", "graph-hot"] | None = None,
     hot: Sequence[str] = (),
     isolate: bool | None = None,
+    invariant_over: Sequence[str] = (),
+    summation: Sequence[str] = (),
     version: str | None = None,
     depends: Sequence[str] = (),
     name: str | None = None,
@@ -117,6 +121,8 @@ def autotune(
         budget_s: seconds one search may take.
         candidates: how many Configs one search may try; of a kernel with a `model`, those that it ranks first, and a
             tenth from the others.
+        launches: how many timed launches one search may make; on the CPU, where a sample is the mean of many, each
+            counts.
         pick: which Config wins: `cheapest` of those as fast as the fastest (the least shared memory, then registers),
             the `fastest`, or `overlap`: of those whose [p20, p80] overlaps the fastest's the least shared memory.
         margin: candidates are timed until none can be faster than the best by more than this part, and a Config
@@ -130,6 +136,9 @@ def autotune(
         isolate: whether candidates run in a worker process, where one that crashes, hangs or ruins the GPU's context
             costs nothing but itself. It needs `make_inputs` and a kernel that is a module's attribute. Where not given,
             on a GPU if that is so, with one warning where it is not. `True`: an error where it is not.
+        invariant_over: names in `key`: Problems that differ in these alone share the knobs of `summation`, so that a
+            row of a batch has the same bits whatever else is in the batch.
+        summation: knobs that change the order of a sum. The first Problem of such a family that is tuned decides them.
         version: stands for the kernel's source in the Key, for a kernel whose source cannot be identified.
         depends: packages whose versions are compared when a stored Config is used.
         name: the kernel's name in the store and in tables; the function's own where not given.
@@ -145,7 +154,7 @@ def autotune(
     for what, given in (
         ("key", key), ("strides", strides), ("alignment", alignment), ("restore_value", restore_value),
         ("reset_to_zero", reset_to_zero), ("knobs", knobs), ("dims", dims), ("depends", depends), ("hot", hot),
-        ("outputs", outputs),
+        ("outputs", outputs), ("invariant_over", invariant_over), ("summation", summation),
     ):  # fmt: skip
         if isinstance(given, str):
             raise BadInput(f"{what}={given!r} is one string; give a list of names: {what}=[{given!r}]")
@@ -154,7 +163,10 @@ def autotune(
     slices = {name: part for name, part in restore_value.items() if part} if isinstance(restore_value, Mapping) else {}
     against = Check(reference, tuple(outputs), tolerance, deterministic)
     listed = None if configs is None else list(configs)
-    effort = Effort(strategy, budget_s, candidates, pick=pick, margin=margin, confidence=confidence)
+    shared = Invariance(tuple(invariant_over), tuple(summation)) if invariant_over or summation else None
+    effort = Effort(
+        strategy, budget_s, candidates, pick=pick, margin=margin, confidence=confidence, launches=launches
+    )  # fmt: skip
 
     def declare(
         kernel: Kernel, spaces: SpaceLike, said: KeyNames, own_clock: Clock | str | None,
@@ -168,6 +180,7 @@ def autotune(
             flags=dict(flags or {}), make_inputs=make_inputs,
             model=None if model is None else Model.of(model),
             policy=policy, effort=effort, clock=own_clock, hot=tuple(hot), isolate=isolate, fixed=options or Config(),
+            invariance=shared,
         )  # fmt: skip
 
     def of_triton(fn: Any) -> Any:

@@ -22,6 +22,7 @@ from tunesmith.dispatch import KeySpec, check_key_spec, check_names, names_taken
 from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithError, unknown
 from tunesmith.evaluate import Effort
 from tunesmith.fingerprint import of_function
+from tunesmith.invariant import Invariance
 from tunesmith.kernel import Around, Clock, Default, Kernel
 from tunesmith.measure.check import Check
 from tunesmith.measure.clock import CLOCK_NAMES
@@ -83,11 +84,15 @@ class Declaration:
     hot: tuple[str, ...] = ()
     isolate: bool | None = None
     fixed: Config = field(default_factory=Config)
+    invariance: Invariance | None = None
 
     def name_for(self, kernel: str) -> str:
-        """The kernel's name in a Key: with some knobs held it is another one, `matmul[threads=1]`."""
-        held = ",".join(f"{name}={value}" for name, value in self.fixed.items())
-        return f"{kernel}[{held}]" if held else kernel
+        """The kernel's name in a Key: with some knobs held it is another one, `matmul[threads=1]`, and so it is where
+        Problems share some, `matmul[same BLOCK_K for all M]`."""
+        held = [f"{name}={value}" for name, value in self.fixed.items()]
+        if self.invariance is not None:
+            held.append(f"same {', '.join(self.invariance.summation)} for all {', '.join(self.invariance.over)}")
+        return f"{kernel}[{','.join(held)}]" if held else kernel
 
     def check(self, kernel: Kernel) -> None:
         """Refuse what does not fit the kernel.
@@ -110,6 +115,8 @@ class Declaration:
                     "that returns the view which is written, or None for all of it"
                 )
             names_taken(kernel.name, part, parameters, knobs, what=f"function in restore_value[{name!r}]")
+        if self.invariance is not None:
+            self._check_invariance(kernel.name, self.invariance)
         if isinstance(self.clock, str) and self.clock not in CLOCK_NAMES:
             raise BadInput(f"{kernel.name}: {unknown('clock', self.clock, CLOCK_NAMES)}")
         both = sorted({*self.restore} & {*self.zero})
@@ -127,17 +134,35 @@ class Declaration:
         if isinstance(self.space, Space) and isinstance(self.default, Config):
             self.space.check(self.default)
 
+    def _check_invariance(self, kernel: str, invariance: Invariance) -> None:
+        if not invariance.over or not invariance.summation:
+            raise BadInput(
+                f"{kernel}: invariant_over= names dimensions and summation= the knobs that change the order of a sum; "
+                "give both: invariant_over=['M'], summation=['BLOCK_K', 'SPLIT_K']"
+            )
+        names = invariance.over if callable(self.spec.names) else self.spec.names
+        knobs = self.space.knobs if isinstance(self.space, Space) else invariance.summation
+        for option, kind, given, good in (
+            ("invariant_over", "name of key", invariance.over, names),
+            ("summation", "knob", invariance.summation, knobs),
+        ):
+            for name in given:
+                if name not in good:
+                    raise BadInput(f"{kernel}, {option}: {unknown(kind, name, good)}")
+
     def _check_effort(self, kernel: str) -> None:
         if self.effort.strategy not in STRATEGIES:
             raise BadInput(f"{kernel}: {unknown('strategy', self.effort.strategy, STRATEGIES)}")
         budget_s = self.effort.budget_s
         if budget_s is not None and not 0 < budget_s < math.inf:
             raise BadInput(f"{kernel}: budget_s={budget_s}; good values: seconds above 0, or None for no limit")
-        most = self.effort.candidates
-        if most is not None and (type(most) is not int or most < 1):
-            raise BadInput(
-                f"{kernel}: candidates={most!r}; good values: a number of Configs from 1, or None for no limit"
-            )
+        for name, most, what in (
+            ("candidates", self.effort.candidates, "Configs"), ("launches", self.effort.launches, "timed launches"),
+        ):  # fmt: skip
+            if most is not None and (type(most) is not int or most < 1):
+                raise BadInput(
+                    f"{kernel}: {name}={most!r}; good values: a number of {what} from 1, or None for no limit"
+                )
         if self.effort.pick not in PICKS:
             raise BadInput(f"{kernel}: {unknown('pick', self.effort.pick, PICKS)}")
         if not 0 < self.effort.margin < 1:

@@ -103,6 +103,7 @@ class Effort:
             take `wait_s` in all.
         candidates: Configs at most, `None` for as many as the strategy wants. Of a kernel with a model they are those
             that the model ranks first, and a tenth from the others.
+        launches: timed launches at most, `None` for no limit.
         jobs: compilers at once.
         pick: how the winner is picked of what was measured.
         margin, confidence: the race goes on until the best is known within this part, this sure.
@@ -119,6 +120,7 @@ class Effort:
     margin: float = MARGIN
     confidence: float = CONFIDENCE
     rounds: int | None = None
+    launches: int | None = None
 
     def verdict(self, trials: Sequence[Trial], incumbent: Config | None = None) -> Verdict | None:
         """What the Trials say; they are in the Space's order."""
@@ -162,6 +164,8 @@ class Evaluation:
     _turns: Turns = field(default_factory=Turns)
     _next_round: int = 0
     _waited_s: float = 0.0
+    _launches: int = 0  # of races that are over
+    _racing: Race | None = None
 
     def __post_init__(self) -> None:
         self._bench = local_bench(self.subject)
@@ -174,7 +178,13 @@ class Evaluation:
     @property
     def over(self) -> bool:
         """Whether the budget has ended."""
-        return self._left_s <= 0
+        return self._left_s <= 0 or self.launched_all
+
+    @property
+    def launched_all(self) -> bool:
+        """Whether as many launches were timed as may be."""
+        most = self.effort.launches
+        return most is not None and self._launches + (self._racing.launches if self._racing else 0) >= most
 
     @property
     def _left_s(self) -> float:
@@ -195,7 +205,8 @@ class Evaluation:
         """Who leaves a race, and when it is over."""
         if self.effort.rounds is not None:
             return Rule(rounds=self.effort.rounds, everybody=True)
-        return rule_for(self.clock, Rule(self.effort.margin, self.effort.confidence))
+        ties = self.effort.pick == "cheapest"
+        return rule_for(self.clock, Rule(self.effort.margin, self.effort.confidence, ties=ties))
 
     @property
     def overlaps(self) -> bool:
@@ -376,6 +387,7 @@ class Evaluation:
             progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
         )  # fmt: skip
         held.append(race)
+        self._racing = race
         self._next_round += self.rule.rounds + self.rule.finals
         try:
             with self._bench:
@@ -384,6 +396,8 @@ class Evaluation:
             self._keep(race, race.outcomes.keys())
             self._ready.clear()
             self.first_error = self.first_error or next(iter(race.errors.values()), None)
+            self._racing = None
+            self._launches += race.launches
             held.clear()  # or the race and `keep` hold each other, and with them the call's arrays
 
     @contextmanager

@@ -247,7 +247,8 @@ class Run:
     before: Callable[[], None] | None = None
     hot: Sequence[Any] = ()
     checked: bool = False
-    state: dict[str, Any] = field(default_factory=dict[str, Any])  # the Clock's own, for this Run (calibration)
+    #: the Clock's own, for this Run; `launches`, where a sample is the mean of several
+    state: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def config(self) -> Config:

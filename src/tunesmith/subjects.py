@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tunesmith.core.config import Config
@@ -20,6 +20,8 @@ from tunesmith.events import Summary
 from tunesmith.kernel import Clock, Kernel
 from tunesmith.measure.clock import clock_for, protocol_for
 from tunesmith.options import options
+from tunesmith.store import Store
+from tunesmith.tables import Tables
 
 #: Spaces that a function of the author's made, kept in memory: more than a model's shapes, a bound all the same.
 KEPT = 4096
@@ -61,6 +63,14 @@ class Subjects:
         kept = self._frontend.narrow(list(subject.space), subject.arguments)
         return replace(subject, space=Space.of(kept), ranked=self._frontend.ranked)
 
+    def pinned(self, subject: Subject, store: Store, tables: Sequence[Tables]) -> tuple[Subject, Sequence[Tables]]:
+        """The same within its family's values, and the tables that may be asked: none before there are any."""
+        shared = self._declared.invariance
+        if shared is None or subject.space.only is not None:
+            return subject, tables
+        values = shared.decided(subject.key, store)
+        return (subject, ()) if values is None else (shared.within(subject, values), tables)
+
     def _space_for(self, problem: Problem, device: Device) -> Space:
         """The Space, which a function of the author's makes once for each Problem and device."""
         if isinstance(self._declared.space, Space):
@@ -89,24 +99,29 @@ class Subjects:
         clock = self._declared.clock
         return clock_for(device, clock) if clock is None or isinstance(clock, str) else clock
 
-    def effort(self, budget_s: float | None = None, strategy: str | None = None) -> Effort:
+    def effort(self, budget_s: float | None = None, strategy: str | None = None, launches: int | None = None) -> Effort:
         """How a search goes about it: what the call, the environment and the author say, in this order."""
         budgets = [b for b in (budget_s, options().budget_s, self._declared.effort.budget_s) if b is not None]
         usual = self._declared.effort
         return replace(
             usual, strategy=strategy or usual.strategy, budget_s=budgets[0] if budgets else None,
-            jobs=options().jobs, wait_s=options().wait_s,
+            launches=launches or usual.launches, jobs=options().jobs, wait_s=options().wait_s,
         )  # fmt: skip
 
     def default(self, subject: Subject) -> Callable[[], Config]:
         """Makes the Config that serves where nothing is known."""
 
         def default() -> Config:
+            shared = self._declared.invariance
             narrowed = self._frontend.narrow is not None
             if narrowed and self._declared.default is None:
                 return next(iter(subject.space))
             config = self._declared.default_for(self._kernel.name, subject.exact, subject.device)
-            return next(iter(subject.space)) if narrowed and config not in subject.space else config
+            if config in subject.space or not (narrowed or shared):
+                return config
+            first = next(iter(subject.space))
+            held = config if shared is None else config.replace(**{n: first[n] for n in shared.summation})
+            return held if held in subject.space else first
 
         return default
 

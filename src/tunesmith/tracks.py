@@ -17,7 +17,7 @@ from tunesmith.kernel import Clock
 from tunesmith.options import Authority, Options, Policy
 from tunesmith.store import Store, StoredChoice
 from tunesmith.tables import Tables
-from tunesmith.tune import BOUND, ONLY, is_searching, search
+from tunesmith.tune import BOUND, LAUNCHES, ONLY, is_searching, search
 
 #: A Choice of the default track and a miss of the lookup track have this source.
 DEFAULT = "default"
@@ -193,11 +193,12 @@ def fresh_choice(subject: Subject, store: Store, tables: Sequence[Tables], effor
 
 
 def _current(subject: Subject, stored: StoredChoice, effort: Effort) -> bool:
-    """Whether a search would end with the same: the same Space and versions, not more time or Configs than it had."""
+    """Whether a search would end with the same: the same Space and versions, no more than it had to spend."""
     choice = stored.choice
-    if choice.partial == BOUND:
-        cut_short = effort.candidates is None or effort.candidates > (choice.most or 0)
-    else:
-        cut_short = bool(choice.partial) and (effort.budget_s is None or effort.budget_s > (choice.budget_s or 0.0))
+    asked, had = {
+        BOUND: (effort.candidates, choice.most),
+        LAUNCHES: (effort.launches, choice.launches),
+    }.get(choice.partial, (effort.budget_s, choice.budget_s))
+    cut_short = bool(choice.partial) and (asked is None or asked > (had or 0))
     checked = choice.checked == subject.check.identity or not subject.check.identity
     return choice.space == subject.space.digest and not subject.key.stale(stored.soft) and not cut_short and checked

@@ -28,6 +28,9 @@ from tunesmith.store import Store
 ONLY = "only candidate"
 BUDGET = "the budget ended"
 BOUND = "as many candidates as were allowed had been tried"
+LAUNCHES = "as many launches as were allowed had been timed"
+#: why a search may have stopped in the middle of a race
+STOPPED = (BUDGET, LAUNCHES)
 #: Stored Trials that were found under other versions and are timed again: the best of them, an incumbent's rivals.
 STALE_RERACED = 8
 
@@ -75,7 +78,7 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     if not any(isinstance(t.outcome, Measured) for t in known.values()):
         known = {}  # failures alone are not believed: the machine may have been in a bad state
     before = store.choice(subject.key)
-    concluded = before.choice if before is not None and before.choice.partial != BUDGET else None
+    concluded = before.choice if before is not None and before.choice.partial not in STOPPED else None
     if concluded is not None and isinstance(getattr(known.get(concluded.config), "outcome", None), Measured):
         state.incumbent = concluded.config
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
@@ -153,7 +156,9 @@ def _follow(
     subject, effort = state.subject, state.effort
     seed, predict = (None, None) if subject.ranked else (effort.seed, subject.predict)
     bound = effort.candidates if predict is not None else None  # the model's choice, not the strategy's
-    most = None if bound else effort.candidates or (None if effort.budget_s is None else ENUMERATED)
+    limited = effort.budget_s is not None or effort.launches is not None
+    in_reach = min(ENUMERATED, effort.launches or ENUMERATED) if limited else None
+    most = None if bound else effort.candidates or in_reach
     starts = [*first, *[config for config in known if config not in first]]
     steps = strategy(effort.strategy, subject.space, effort.seed, starts=starts, most=most, say=say)
     try:
@@ -167,7 +172,7 @@ def _follow(
             if state.over:
                 return
             done = {**known, **state.trials}
-            batch = steps.send([done.get(c, Trial(c, Untried(BUDGET))) for c in batch])
+            batch = steps.send([done.get(c, Trial(c, Untried(_stopped_by(state)))) for c in batch])
     except StopIteration:
         return
     finally:
@@ -193,7 +198,7 @@ def _conclude(
     """Pick, store, report."""
     subject = state.subject
     bounded = state.effort.candidates is not None and len(state.trials) >= state.effort.candidates
-    why = BUDGET if state.over else BOUND if bounded else f"not drawn by {state.effort.strategy}"
+    why = _stopped_by(state) if state.over else BOUND if bounded else f"not drawn by {state.effort.strategy}"
     trials = tuple(done.get(config, Trial(config, Untried(why))) for config in legal)
     verdict = state.effort.verdict(trials, state.incumbent)
     summary = Summary(
@@ -213,6 +218,10 @@ def _conclude(
         state.store.forget_failures(subject.key)
         raise _nothing_works(summary, state)
     return summary
+
+
+def _stopped_by(state: Evaluation) -> str:
+    return LAUNCHES if state.launched_all else BUDGET
 
 
 def _says_the_same(choice: Choice, verdict: Verdict, subject: Subject) -> bool:
@@ -244,9 +253,9 @@ def _nothing_works(summary: Summary, state: Evaluation) -> NoWorkingConfig | Bud
 
 def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
     subject, budget_s = state.subject, state.effort.budget_s
-    cut_short = summary.why_untried == BUDGET and (summary.counts["untried"] > 0 or state.cut_short)
+    cut_short = summary.why_untried in STOPPED and (summary.counts["untried"] > 0 or state.cut_short)
     bounded = summary.why_untried == BOUND and summary.counts["untried"] > 0
-    partial = BUDGET if cut_short else BOUND if bounded else ""
+    partial = summary.why_untried if cut_short else BOUND if bounded else ""
     winner = verdict.winner
     others = [trial for trial in verdict.ranking if trial is not winner]
     assert isinstance(winner.outcome, Measured)
@@ -261,9 +270,9 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
         runner_up=runner_up.config if runner_up else None, ratio=ratio, ties=verdict.ties,
         measured_at=subject.exact if subject.exact != subject.key.problem else None,
         candidates=summary.counts, space=subject.space.digest, partial=partial, budget_s=budget_s,
-        most=state.effort.candidates, within=verdict.within, confidence=verdict.confidence, doubt=verdict.doubt,
-        searched_at=state.at, conditions=_conditions(winner.outcome, state.clock), checked=winner.checked,
-        note="; ".join(state.notes),
+        most=state.effort.candidates, launches=state.effort.launches, within=verdict.within,
+        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=state.at,
+        conditions=_conditions(winner.outcome, state.clock), checked=winner.checked, note="; ".join(state.notes),
     )  # fmt: skip
 
 

@@ -25,8 +25,9 @@ from tunesmith.core.problem import Problem
 from tunesmith.declaration import Declaration, Frontend, SpaceLike
 from tunesmith.dispatch import Call, Dispatcher, LeftOut
 from tunesmith.errors import BadInput, Busy, LookupMiss, TunesmithWarning
-from tunesmith.evaluate import Subject
+from tunesmith.evaluate import Effort, Subject
 from tunesmith.events import Summary
+from tunesmith.invariant import settled
 from tunesmith.isolate import Isolation
 from tunesmith.kernel import Clock, Job, Kernel
 from tunesmith.measure.allowed import captures_spared, why_not_to_measure
@@ -137,8 +138,10 @@ class TunedKernel:
 
     def lookup(self, *args: Any, **kwargs: Any) -> Choice | None:
         """The Choice that is known for a call, `None` if there is none. Launches and measures nothing."""
+        store = default_store()
         subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
-        return tracks.known_choice(subject, default_store(), self.tables, "lookup")
+        subject, tables = self._subjects.pinned(subject, store, self.tables)
+        return tracks.known_choice(subject, store, tables, "lookup")
 
     def key(self, *args: Any, **kwargs: Any) -> Key:
         """Everything that decides which Choice is right for a call."""
@@ -172,6 +175,8 @@ class TunedKernel:
         if choice is None:
             choice = self._explained(self._subjects.narrowed(subject), policy, store)
         notes = [choice.note]
+        if self.declared.invariance is not None and policy.track != "default":
+            notes.append(self.declared.invariance.told(subject.key, store))
         left_out = self._left_out.of(subject.key)
         if left_out:
             notes.append(f"calls of this key differed in arguments that are not in it: {', '.join(left_out)}")
@@ -207,14 +212,15 @@ class TunedKernel:
         foreseen = [choice for authority in policy.by if (choice := authority.foresee(asked)) is not None]
         if foreseen:
             return foreseen[0]
-        default = asked.default
         if policy.track == "default" or subject.space.only is not None:
-            return tracks.default_choice(default(), subject.space, policy.track)
+            return tracks.default_choice(self._subjects.default(subject)(), subject.space, policy.track)
+        subject, tables = self._subjects.pinned(subject, store, self.tables)
+        default = self._subjects.default(subject)
         if policy.track == "search":
-            fresh = tracks.fresh_choice(subject, store, self.tables, self._subjects.effort())
+            fresh = tracks.fresh_choice(subject, store, tables, self._subjects.effort())
             if fresh is not None:
                 return fresh
-        known = tracks.known_choice(subject, store, self.tables, policy.track)
+        known = tracks.known_choice(subject, store, tables, policy.track)
         if known is None:
             would = "; a call would search" if policy.track == "search" else ""
             note = tracks.miss(subject, store) + would
@@ -227,7 +233,8 @@ class TunedKernel:
     # --- tuning ----------------------------------------------------------------------------------
 
     def tune(
-        self, *args: Any, budget_s: float | None = None, strategy: str | None = None, isolate: bool | None = None,
+        self, *args: Any, budget_s: float | None = None, strategy: str | None = None, launches: int | None = None,
+        isolate: bool | None = None,
         **kwargs: Any,
     ) -> Summary:  # fmt: skip
         """Search for a call's arguments now, whatever the policy; what is known already is not measured again.
@@ -245,11 +252,20 @@ class TunedKernel:
         """
         self._refuse_read_only("tuned")
         subject = self._isolated(self.subject(*args, **kwargs), isolate)
-        with self._claimed(subject.key) as store:
-            effort = self._subjects.effort(budget_s, strategy)
-            summary = search(
-                subject, self._subjects.default(subject), store, self._subjects.clock(subject.device), effort
-            )
+        effort = self._subjects.effort(budget_s, strategy, launches)
+
+        def busy() -> Summary:
+            raise self._busy(subject.key)
+
+        def searched(subject: Subject) -> Summary:
+            with self._claimed(subject.key) as store:
+                clock = self._subjects.clock(subject.device)
+                return search(subject, self._subjects.default(subject), store, clock, effort)
+
+        summary = settled(
+            self.declared.invariance, subject, default_store(), effort.wait_s, searched,
+            lambda found: found.choice, busy, (),
+        )  # fmt: skip
         self._found(subject.key)
         assert summary.choice is not None
         self._tell(subject, summary.choice, summary)
@@ -265,11 +281,14 @@ class TunedKernel:
         store, wait_s = default_store(), options().wait_s
         with store.claim(key, wait_s) as claimed:
             if not claimed:
-                raise Busy(
-                    f"{self.kernel.name}({key.problem}) has been searched by another process for more than "
-                    f"{wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
-                )
+                raise self._busy(key)
             yield store
+
+    def _busy(self, key: Key) -> Busy:
+        return Busy(
+            f"{self.kernel.name}({key.problem}) has been searched by another process for more than "
+            f"{options().wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
+        )
 
     def refresh(self, *args: Any, best: int = BEST, anyway: bool = False, **kwargs: Any) -> Refreshed | None:
         """Race what is stored for a call's arguments against the next best of then, if it was found under other
@@ -307,6 +326,19 @@ class TunedKernel:
         found = verify(subject, known, store, self._subjects.clock(subject.device), self._subjects.effort())
         self._found(subject.key)
         return found
+
+    def undecide(self, *args: Any, **kwargs: Any) -> None:
+        """Let the next search decide anew which values the knobs of `summation` have for a call's family.
+
+        Raises:
+            BadInput: for a kernel without `invariant_over`.
+        """
+        shared = self.declared.invariance
+        if shared is None:
+            raise BadInput(f"{self.kernel.name} has no families: its autotune has no invariant_over=")
+        key = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)).key
+        shared.undecide(key, default_store())
+        self._found(key)
 
     def record(
         self, *args: Any, rounds: int = ROUNDS, only: Sequence[Config] | None = None, isolate: bool | None = None,
@@ -384,11 +416,9 @@ class TunedKernel:
         with self._lock:
             if (policy, subject.key) in self._choices:
                 return False
-        subject = self._subjects.narrowed(subject)
+        subject, tables = self._subjects.pinned(self._subjects.narrowed(subject), default_store(), self.tables)
         effort = self._subjects.effort()
-        return subject.space.only is None and (
-            tracks.fresh_choice(subject, default_store(), self.tables, effort) is None
-        )
+        return subject.space.only is None and (tracks.fresh_choice(subject, default_store(), tables, effort) is None)
 
     def _choose_ahead(self, call: Call) -> Choice:
         """A call's Choice, kept in memory for calls under `lookup` too: there it may not cost a read of the store."""
@@ -397,9 +427,7 @@ class TunedKernel:
         choice = self._choose(subject, policy)
         if policy.track != "default" and not policy.by and choice.source not in (tracks.DEFAULT, tracks.MEANWHILE):
             lookup, strict = Policy.of("lookup"), Policy.of("lookup", strict=True)
-            known = tracks.lookup(
-                self._subjects.narrowed(subject), self._subjects.default(subject), default_store(), self.tables, lookup
-            )
+            known = self._looked_up(self._subjects.narrowed(subject), lookup)
             if known.source != tracks.DEFAULT:
                 with self._lock:
                     self._remember(lookup, subject.key, known)
@@ -544,16 +572,39 @@ class TunedKernel:
             return self._subjects.clock(subject.device)
 
         def known() -> Choice | None:
-            return tracks.fresh_choice(subject, store, self.tables, effort)
+            pinned, tables = self._subjects.pinned(subject, store, self.tables)
+            return tracks.fresh_choice(pinned, store, tables, effort)
 
         def decide() -> tracks.Decided:
             if policy.track == "default":
                 return tracks.default_choice(default(), subject.space, "default"), None
             if policy.track == "lookup":
-                return tracks.lookup(subject, default, store, self.tables, policy), None
-            return tracks.find(subject, default, store, self.tables, clock, effort, options())
+                return self._looked_up(subject, policy), None
+            return self._searched(subject, store, effort)
 
         return tracks.Asked(subject, policy, default, store, clock, effort, known, decide)
+
+    def _searched(self, subject: Subject, store: Store, effort: Effort) -> tracks.Decided:
+        """What is known, or a search finds; a family's shared knobs are decided first."""
+
+        def find(subject: Subject) -> tracks.Decided:
+            return tracks.find(
+                subject, self._subjects.default(subject), store, self.tables,
+                lambda: self._subjects.clock(subject.device), effort, options(),
+            )  # fmt: skip
+
+        def busy() -> tracks.Decided:
+            why = "another process decides the knobs that its family shares"
+            return tracks.meanwhile(self._subjects.default(subject)(), why), None
+
+        return settled(
+            self.declared.invariance, subject, store, effort.wait_s, find, lambda found: found[0], busy,
+            (tracks.DEFAULT, tracks.MEANWHILE),
+        )  # fmt: skip
+
+    def _looked_up(self, subject: Subject, policy: Policy) -> Choice:
+        subject, tables = self._subjects.pinned(subject, default_store(), self.tables)
+        return tracks.lookup(subject, self._subjects.default(subject), default_store(), tables, policy)
 
     def _tell(self, subject: Subject, choice: Choice, summary: Summary | None) -> None:
         if self._frontend.chosen is not None:
@@ -563,7 +614,8 @@ class TunedKernel:
         """A search has ended: every call asks again, those of its Key the store, the others what is in memory."""
         with self._lock:
             self._waited.discard(key)
-            for remembered in [(policy, known) for policy, known in self._choices if known == key]:
+            family = self.declared.invariance is not None  # what the others have may not be of its values
+            for remembered in [(policy, known) for policy, known in self._choices if family or known == key]:
                 del self._choices[remembered]
         self._dispatcher.clear()
 

@@ -330,6 +330,7 @@ def test_too_much_shared_memory_is_cut_before_the_last_stages(gpu: FakeDriver) -
     assert ".cubin" not in left
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 def test_a_search_times_what_is_compiled_and_keeps_what_was_cut(gpu: FakeDriver) -> None:
     too_large = {"BM": 256, "BN": 128, "BK": 128, "num_stages": 4, "num_warps": 8}
     small = [{"BM": 16 << i, "BN": 32, "BK": 32, "num_stages": 2, "num_warps": 4} for i in range(4)]

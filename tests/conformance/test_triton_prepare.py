@@ -96,6 +96,7 @@ class Work:
         return done
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 def test_meta_tensors_prepare_for_real_ones(gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = tuned()
     problems = [of(256), of(100), of(256, torch.float16), of(256, step=16, ACT="relu"), of(1)]

@@ -352,7 +352,7 @@ def test_a_race_cut_short_is_run_again_and_not_believed() -> None:
         return c
 
     def kernel() -> TunedKernel:
-        clock = ScriptedClock(lambda config: 1.0 + config["c"] / 100)  # type: ignore[operator]
+        clock = ScriptedClock(lambda config: 1.0 + config["c"] / 50)  # type: ignore[operator]
         return autotune(configs=[Config(c=i) for i in range(5)], clock=clock, version="cut short")(body)
 
     with pytest.raises(KeyboardInterrupt):

@@ -126,6 +126,7 @@ Target = Callable[[str], str]
         ((*SCALE, "--budget", "-1"), "--budget -1: good values: a number of seconds above 0"),
         ((*SCALE, "--budget", "nan"), "--budget nan: good values"),
         ((*SCALE, "--budget", "much"), "'--budget'"),
+        ((*SCALE, "--launches", "0"), "--launches 0: good values: a number of timed launches from 1"),
         ((*SCALE, "--problm", "M=1"), "did you mean '--problem'?"),
         (("--problems", "no-such.csv"), "there is no file 'no-such.csv'"),
     ],

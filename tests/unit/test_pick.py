@@ -82,6 +82,16 @@ def test_a_tie_is_proved_by_the_upper_bound_so_that_few_samples_make_none() -> N
     assert won(slower, margin=0.03) == "cheap"
 
 
+def test_of_many_rivals_each_tie_takes_more_proof() -> None:
+    fast = trial("fast", alike(30, 1.0, 1, 0.01), shared_bytes=9)
+    rivals = [trial(f"rival {i}", alike(30, 1.0, 2, 0.01), shared_bytes=9) for i in range(200)]
+    cheap = trial("cheap", alike(30, 1.004, 3, 0.01))
+    assert won([fast, cheap]) == "cheap"
+    verdict = pick([fast, cheap, *rivals])
+    assert verdict is not None
+    assert cheap.config not in verdict.ties
+
+
 def test_drift_makes_and_breaks_no_tie() -> None:
     drift = [1 + i / 30 for i in range(30)]
     fast = [d * s for d, s in zip(drift, alike(30, 1.0, 1), strict=True)]

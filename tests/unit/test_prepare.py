@@ -58,6 +58,7 @@ def in_memory(kernel: TunedKernel, monkeypatch: pytest.MonkeyPatch, *, warm: boo
 # --- a later call hits ---------------------------------------------------------------------------------
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 def test_every_problem_is_warm_whatever_the_others_were(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, clock = tuned()
     problems = [vector(8), vector(16, "float16"), {"n": 32, "x": None}, {**vector(64), "out": Shaped((4, 4), "int8")}]
@@ -72,6 +73,7 @@ def test_every_problem_is_warm_whatever_the_others_were(monkeypatch: pytest.Monk
     assert len(clock.asked) == asked
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["float32", "float64", "uint8"])), max_size=8))
 def test_any_list_of_problems_is_warm(shapes: list[tuple[int, str]]) -> None:
     kernel, _ = tuned(strides=["x"], alignment=["x"])
@@ -92,6 +94,7 @@ def test_strides_and_alignment_are_those_of_the_description(monkeypatch: pytest.
     assert len(trials) == 2
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 def test_text_and_problems_need_make_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     made = {"x": np.ones(8, np.float32)}
     kernel, _ = tuned(make_inputs=lambda problem: {**made, "n": problem["n"]})
@@ -116,6 +119,7 @@ def test_sizes_of_a_bucket_share_what_the_first_was_measured_at(monkeypatch: pyt
     assert len(clock.asked) == asked
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 def test_what_a_search_finds_serves_lookup_without_reading_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, _ = tuned(policy="lookup")
     with policy("search"):
@@ -127,6 +131,7 @@ def test_what_a_search_finds_serves_lookup_without_reading_the_store(monkeypatch
         assert [kernel(x, n) for n in (8, 16)] == [1, 1]
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 def test_a_kernel_of_one_config_and_one_built_for_each_problem_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     one, _ = tuned(space=Space(BLOCK=[7]))
     assert one.prepare([vector(8)])[0].source == "only candidate"
@@ -200,6 +205,7 @@ def test_a_strict_lookup_names_each_miss_and_loads_the_rest(monkeypatch: pytest.
     assert clock.asked == []
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 def test_one_that_fails_stops_no_other_and_keeps_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[weakref.ref[Any]] = []
 

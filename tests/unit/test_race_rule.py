@@ -6,7 +6,7 @@ import pytest
 from tests.unit.test_measure import Stub, TableClock
 
 from tunesmith import Config, Measured
-from tunesmith.core.stopping import CAPS, FEW, FINALS, ROUNDS, Rule
+from tunesmith.core.stopping import CAPS, FEW, FINALS, ROUNDS, ROUNDS_FOR_TIES, Rule
 from tunesmith.kernel import Run
 from tunesmith.measure.pick import pick
 from tunesmith.measure.race import Race
@@ -25,9 +25,11 @@ def test_one_round_drops_the_hopeless_alone_and_two_rounds_a_few_more() -> None:
 
 
 def test_three_rounds_are_enough_for_a_gap_far_above_the_noise_and_not_for_one_within_it() -> None:
-    look = Rule().look({"a": [1.0, 1.1, 1.05], "b": [1.01, 1.09, 1.06], "c": [1.2, 1.31, 1.27]})
+    samples = {"a": [1.0, 1.1, 1.05], "b": [1.01, 1.09, 1.06], "c": [1.2, 1.31, 1.27]}
+    look = Rule(ties=False).look(samples)
     assert look.staying == ("a", "b")
     assert not look.decided
+    assert Rule().look(samples).staying == ("a", "b", "c"), "of so few nobody leaves that early where ties matter"
 
 
 @pytest.mark.parametrize("rounds", [5, 10, 40])
@@ -70,7 +72,20 @@ def test_only_one_left_is_decided() -> None:
 
 
 def test_long_kernels_are_not_timed_as_often() -> None:
-    assert [Rule().most_rounds(s) for s in (1e-6, 0.02, 0.05, 1.0)] == [ROUNDS, 50, 20, FEW]
+    assert [Rule(ties=False).most_rounds(s) for s in (1e-6, 0.02, 0.05, 1.0)] == [ROUNDS, 50, 20, FEW]
+    assert [Rule().most_rounds(s) for s in (1e-6, 0.02, 1.0)] == [ROUNDS_FOR_TIES, 50, FEW]
+
+
+def test_where_ties_matter_nobody_leaves_who_may_be_as_good() -> None:
+    near = noisy(6, 20, 0.001, a=1.0, b=1.005, c=1.05)
+    assert Rule().look(near).staying == ("a", "b")
+    assert Rule(ties=False).look(near).staying == ("a",)
+
+
+def test_where_ties_do_not_matter_the_best_is_known_before_they_are_proved() -> None:
+    alike = noisy(7, 14, 0.006, a=1.0, b=1.004)
+    assert not Rule().look(alike).decided
+    assert Rule(ties=False).look(alike).decided
 
 
 def test_the_confidence_holds_where_the_truth_is_known() -> None:
@@ -130,7 +145,7 @@ def test_a_race_that_cannot_tell_ends_all_the_same() -> None:
     assert race.ended
     assert race.look is not None
     assert not race.look.decided
-    assert max(len(rounds_in(race, x)) for x in range(6)) == ROUNDS + FINALS
+    assert max(len(rounds_in(race, x)) for x in range(6)) == ROUNDS_FOR_TIES + FINALS
 
 
 def test_a_clock_that_takes_medians_itself_is_asked_once() -> None:

@@ -105,6 +105,7 @@ SPELLINGS = [
 ]
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 @pytest.mark.parametrize("text", SPELLINGS)
 def test_a_kernel_decorated_later_is_ours_however_the_decorator_is_spelled(text: str, module: Any) -> None:
     begun = tunesmith.take_over()
@@ -117,6 +118,7 @@ def test_a_kernel_decorated_later_is_ours_however_the_decorator_is_spelled(text:
     assert others.kernel.lookup(torch.ones(2), torch.ones(2), 8).config["BLOCK"] == 32
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 def test_what_the_next_process_needs_is_stored(module: Any) -> None:
     tunesmith.take_over()
     others = module(DECORATED)
@@ -161,6 +163,7 @@ def test_packages_are_named_by_prefix(module: Any) -> None:
         tunesmith.take_over(only="others")
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 def test_kernels_that_exist_become_ours_wherever_they_are_held(module: Any) -> None:
     held = "held = triton.heuristics({'BLOCK2': lambda args: 1})(kernel)\ncall = [lambda: kernel]\n"
     others = module(DECORATED + held)
@@ -206,6 +209,7 @@ def test_our_own_decorator_is_as_ever() -> None:
     assert begun.taken == []
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -299,6 +303,7 @@ kernel = CachedAutotuner(inner, inner.arg_names, configs, ["n"], None, ["y"], do
 '''
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 def test_a_subclass_keeps_its_own_run_and_ours_is_below_it(module: Any) -> None:
     begun = tunesmith.take_over()
     others = module(SUBCLASS)
@@ -312,6 +317,7 @@ def test_a_subclass_keeps_its_own_run_and_ours_is_below_it(module: Any) -> None:
     assert kernel.lookup(torch.ones(2), torch.ones(2), 8).config["BLOCK"] == 32
 
 
+@pytest.mark.about_time("the winner that its times say is asserted")
 def test_a_config_that_a_subclass_has_in_its_cache_is_used_as_by_stock(module: Any) -> None:
     tunesmith.take_over()
     others = module(SUBCLASS)

@@ -31,6 +31,9 @@ ROWS, ROWS_OF_SEVERAL = 10, 3
 BudgetOption: TypeAlias = Annotated[
     float | None, typer.Option("--budget", metavar="SECONDS", help="How long the search for one problem may take.")
 ]
+LaunchesOption: TypeAlias = Annotated[
+    int | None, typer.Option("--launches", metavar="N", help="How many timed launches the search for one problem has.")
+]
 StrategyOption: TypeAlias = Annotated[
     str | None, typer.Option("--strategy", metavar="NAME", help="How the space is gone through: auto, descent, …")
 ]
@@ -54,6 +57,7 @@ def tune(
     problem: ProblemOption = [],  # noqa: B006  typer copies it
     problems: ProblemsOption = [],  # noqa: B006  typer copies it
     budget: BudgetOption = None,
+    launches: LaunchesOption = None,
     strategy: StrategyOption = None,
     fix: FixOption = [],  # noqa: B006  typer copies it
     retry: RetryOption = False,
@@ -69,11 +73,11 @@ def tune(
         kernel = find_target(target)
         todo = wanted(kernel, problem, problems)
         kernel = hold(kernel, fix)
-        _check(budget, strategy)
+        _check(budget, launches, strategy)
         if todo.others:
             note(f"skipped {rows_of_others(todo.others)}")
         by_hand = len(todo.problems) if retry else todo.typed
-        session = _Session(kernel, todo.problems, budget, strategy, by_hand, isolate, quiet=json)
+        session = _Session(kernel, todo.problems, budget, launches, strategy, by_hand, isolate, quiet=json)
         code = session.run()
     if json:
         print_json("tune", session.data())
@@ -107,11 +111,13 @@ def isolated(kernel: TunedKernel, asked: bool | None, arguments: Mapping[str, An
     return not why
 
 
-def _check(budget: float | None, strategy: str | None) -> None:
+def _check(budget: float | None, launches: int | None, strategy: str | None) -> None:
     from tunesmith.search import STRATEGIES
 
     if budget is not None and not (budget > 0 and math.isfinite(budget)):
         raise BadInput(f"--budget {budget:g}: good values: a number of seconds above 0")
+    if launches is not None and launches < 1:
+        raise BadInput(f"--launches {launches}: good values: a number of timed launches from 1")
     if strategy is not None and strategy not in STRATEGIES:
         raise BadInput(unknown("strategy", strategy, STRATEGIES))
 
@@ -170,6 +176,7 @@ class _Session:
     kernel: TunedKernel
     problems: Sequence[Problem]
     budget_s: float | None
+    launches: int | None
     strategy: str | None
     by_hand: int
     isolate: bool | None
@@ -238,7 +245,7 @@ class _Session:
         try:
             with watched(listen):
                 summary = self.kernel.tune(
-                    budget_s=self.budget_s, strategy=self.strategy,
+                    budget_s=self.budget_s, launches=self.launches, strategy=self.strategy,
                     isolate=isolated(self.kernel, self.isolate, arguments), **arguments,
                 )  # fmt: skip
         except (NoWorkingConfig, BudgetEnded, Busy) as error:

@@ -157,6 +157,7 @@ class Choice:
         partial: why the search was not finished, empty where it was.
         budget_s: what the search was given, `None` for no limit.
         most: how many Configs the search was allowed, `None` for no limit.
+        launches: how many timed launches, `None` for no limit.
         within: no rival in the race is faster by more than this part, as sure as `confidence`; `None` if unknown.
         confidence: how sure `within` is.
         doubt: why the best is not known within the asked margin; empty where it is.
@@ -180,6 +181,7 @@ class Choice:
     partial: str = ""
     budget_s: float | None = None
     most: int | None = None
+    launches: int | None = None
     within: float | None = None
     confidence: float | None = None
     doubt: str = ""
@@ -268,6 +270,7 @@ def choice_to_data(choice: Choice) -> dict[str, Any]:
         "partial": choice.partial,
         "budget_s": choice.budget_s,
         "most": choice.most,
+        "launches": choice.launches,
         "within": choice.within,
         "confidence": choice.confidence,
         "doubt": choice.doubt,
@@ -305,6 +308,7 @@ def choice_from_data(data: Mapping[str, Any]) -> Choice:
             partial=str(data.get("partial", "")),
             budget_s=None if data.get("budget_s") is None else float(data["budget_s"]),
             most=None if data.get("most") is None else int(data["most"]),
+            launches=None if data.get("launches") is None else int(data["launches"]),
             within=None if data.get("within") is None else float(data["within"]),
             confidence=None if data.get("confidence") is None else float(data["confidence"]),
             doubt=str(data.get("doubt", "")),

@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from statistics import NormalDist
 
 #: Of samples in order, this part is left out at each end of a trimmed mean: one sample in ten may be off by any
 #: factor (an interrupt, a clock that changes), and the mean of the rest is nearly as sharp as the mean of all.
 TRIMMED = 0.2
+#: What a clock says of a time that it can't tell from nothing, in seconds.
+SHORTEST_S = 1e-9
+#: A timer's step shows where so many samples have at most this part of as many values; never in fewer.
+SAMPLES_FOR_STEP, FEW_VALUES = 8, 1 / 3
 
 
 def median(values: Sequence[float]) -> float:
@@ -86,6 +91,24 @@ def trimmed_mean(values: Sequence[float]) -> tuple[float, float, int]:
     squares = math.fsum([(x - middle) ** 2 for x in kept])
     squares += out * ((low - middle) ** 2 + (high - middle) ** 2)
     return mean, math.sqrt(squares / (n - 1)) * n / (n - 2 * out), degrees
+
+
+def timer_step(seconds: Sequence[float]) -> float:
+    """The step of the timer, where samples show it: many samples of few values, which are whole steps apart.
+
+    Samples that are all equal show none: those of an exact clock may be.
+
+    Returns:
+        Seconds; 0 where no step shows, infinity where nothing at all was seen.
+    """
+    if median(seconds) <= SHORTEST_S:
+        return math.inf
+    values = sorted(set(seconds))
+    gaps = [high - low for low, high in pairwise(values) if high - low > 1e-6 * high]  # less is rounding
+    if not gaps or len(seconds) < SAMPLES_FOR_STEP or len(gaps) + 1 > FEW_VALUES * len(seconds):
+        return 0.0
+    step = min(gaps)
+    return step if all(abs(gap / step - round(gap / step)) < 0.1 for gap in gaps) else 0.0
 
 
 def _exp(x: float) -> float:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
 from tunesmith.core.device import Device
 from tunesmith.core.outcome import Sample
+from tunesmith.core.stats import SHORTEST_S
+from tunesmith.core.stopping import ROUNDS
 from tunesmith.errors import BadInput, MissingEngine, unknown
 from tunesmith.kernel import Clock, Run
 from tunesmith.measure.gpu_clock import EventClock, GraphClock
 
-#: A timed stretch lasts at least this: 10,000 ticks of a 100 ns timer, and ten times a thread's wake-up.
+#: A timed stretch lasts at least this: ten times a thread's wake-up ...
 STRETCH_S = 1e-3
-#: ... but is never made of more launches than this, so that a kernel of 50 ns costs 0.2 ms a sample.
+#: ... and so many steps of the timer, so that one more or less is a tenth of the usual margin.
+STEPS = 1000
+#: ... but is never made of more launches than this, so that a kernel of 50 ns costs 0.2 ms a sample ...
 MOST_LAUNCHES = 4096
+#: ... or this, where a timer is too coarse to see so many.
+MOST_FOR_COARSE = 1 << 18
 #: A launch shorter than this is timed three times before it decides how many make a stretch: one of them may have
 #: been interrupted for a scheduler's time slice (4 to 10 ms), hardly all.
 INTERRUPTED_S = 10e-3
@@ -25,42 +32,73 @@ class WallClock:
     """Host time around a stretch of launches, arguments hot in cache.
 
     The first sample of a Run is preceded by one launch that is not timed (first touch of memory, lazy
-    loading) and a few that decide how many launches make a stretch.
+    loading) and a few that decide how many launches make a stretch: more of them where the timer's steps are long.
+
+    Args:
+        timer: seconds since whenever.
     """
 
     protocol = f"wall-hot-{STRETCH_S * 1e3:g}ms/1"
+    #: A sample takes a millisecond, and is a mean of many launches: hundreds of rounds would cost seconds.
+    rounds = ROUNDS
+
+    def __init__(self, timer: Callable[[], float] = perf_counter) -> None:
+        self._timer = timer
+        self._step_s = _step_of(timer)
 
     def sample(self, run: Run) -> Sample:
         launches = run.state.get("launches")
         if launches is None:
             self._stretch(run, 1)
             estimate = self._stretch(run, 1)
-            if estimate >= INTERRUPTED_S:  # long enough to be a sample
+            if estimate >= max(INTERRUPTED_S, STEPS * self._step_s):  # long enough to be a sample
                 run.state["launches"] = 1
                 return Sample(estimate)
             estimate = min(estimate, self._stretch(run, 1), self._stretch(run, 1))
-            launches = max(1, min(MOST_LAUNCHES, math.ceil(STRETCH_S / max(estimate, 1e-9))))
-            run.state["launches"] = launches
-        seconds = self._stretch(run, launches) / launches
-        return Sample(max(seconds, 1e-9))  # below a timer's tick: said to be one tick, not nothing
+            launches = run.state["launches"] = self._launches(run, estimate)
+        return Sample(max(self._stretch(run, launches) / launches, SHORTEST_S))
+
+    def _launches(self, run: Run, estimate_s: float) -> int:
+        """How many launches make a stretch that is long enough, and that the timer sees well enough."""
+        most = MOST_FOR_COARSE if run.before is None else MOST_LAUNCHES  # restoring takes its time
+        one_s, launches = estimate_s, 1
+        while one_s * launches < 10 * self._step_s and launches < most:  # not to be seen yet
+            launches *= 4
+            one_s = self._stretch(run, launches) / launches
+        one_s = max(one_s, SHORTEST_S)
+        usual = min(MOST_LAUNCHES, math.ceil(STRETCH_S / one_s))
+        return max(1, usual, min(most, math.ceil(STEPS * self._step_s / one_s)))
 
     def _stretch(self, run: Run, launches: int) -> float:
         if run.before is not None:
             return math.fsum(self._alone(run) for _ in range(launches))
         launch, args = run.executable.launch, run.args
-        start = perf_counter()
+        timer = self._timer
+        start = timer()
         for _ in range(launches):
             launch(*args)
-        return perf_counter() - start
+        return timer() - start
 
     def _alone(self, run: Run) -> float:
         """One launch, with what has to be put back before it left out."""
         assert run.before is not None
         run.before()
         launch, args = run.executable.launch, run.args
-        start = perf_counter()
+        timer = self._timer
+        start = timer()
         launch(*args)
-        return perf_counter() - start
+        return timer() - start
+
+
+def _step_of(timer: Callable[[], float]) -> float:
+    """The least step that the timer is seen to make: what it resolves, or what asking it takes where that is more."""
+    steps: list[float] = []
+    for _ in range(5):
+        start = now = timer()
+        while now <= start:
+            now = timer()
+        steps.append(now - start)
+    return min(steps)
 
 
 #: ways of timing by the names that `clock=` takes; the first is the usual one of its kind of device

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from tunesmith.core.device import Device
 from tunesmith.core.outcome import Sample
+from tunesmith.core.stats import SHORTEST_S
 from tunesmith.errors import BadInput, MissingEngine
 from tunesmith.kernel import Run
 from tunesmith.measure.allowed import why_not_to_measure
@@ -86,8 +87,7 @@ class _GpuClock:
             seconds = self._seconds(run)
             reading = self._state.reading(int(self._cuda.current_device()))
         self.limits.update(reading.limits)
-        # below the events' tick: a nanosecond, not nothing
-        return Sample(max(seconds, 1e-9), clock_hz=reading.clock_hz)
+        return Sample(max(seconds, SHORTEST_S), clock_hz=reading.clock_hz)  # below the events' tick
 
     def settle(self, run: Run, seconds: float, over: Callable[[], bool]) -> None:
         """Bring the GPU into the state in which long kernels run: launch one of them until its power and clock settle.
@@ -213,6 +213,7 @@ class GraphClock(_GpuClock):
     def _seconds(self, run: Run) -> float:
         if "graphs" not in run.state:
             run.state["graphs"] = self._graphs(run)
+            run.state["launches"] = run.state["graphs"][2]
         whole, without, launches = run.state["graphs"]
         self._flush()[0].zero_()  # the GPU is busy until the replay is queued
         seconds = self._between(whole.replay)

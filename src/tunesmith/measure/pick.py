@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Measured, Resources, Trial
-from tunesmith.core.stats import median, paired_ratio
+from tunesmith.core.stats import median, paired_ratio, timer_step
 from tunesmith.core.stopping import APART, CONFIDENCE, MARGIN, SCREENS
 
 #: How a winner is picked: the cheapest of those as fast as the fastest, the fastest, the one with the least shared
@@ -31,6 +32,7 @@ class Verdict:
         within: with that confidence, no Config that was in the race to its end is faster than the winner by more than
             this part; `None` where the samples are too few to say.
         why: what decided between the winner and the fastest, in words; empty where it is the fastest.
+        step_s: the timer's step where it shows in the winner's samples, as of `timer_step`.
     """
 
     winner: Trial
@@ -40,18 +42,29 @@ class Verdict:
     confidence: float = CONFIDENCE
     within: float | None = None
     why: str = ""
+    step_s: float = 0.0
 
     @property
     def doubt(self) -> str:
         """Why the best is not known within the margin, in words; empty where it is."""
+        assert isinstance(self.winner.outcome, Measured)
+        if self.step_s > self.margin * self.winner.outcome.median_s:
+            return (
+                f"{self._coarseness(self.winner.outcome.median_s)}: the timer is too coarse for this kernel, and one "
+                "that times many launches at once tells more (on a GPU clock='graph')"
+            )
         if self.within is not None and self.within <= self.margin:
             return ""
-        assert isinstance(self.winner.outcome, Measured)
         samples = len(self.winner.outcome.samples)
         after = f"after {samples} sample{'s' if samples != 1 else ''}"
         if self.within is None:
             return f"{after}: too few to say how much faster another may be"
         return f"{after} another may still be faster by {self.within:.1%}, more than the margin of {self.margin:.2%}"
+
+    def _coarseness(self, median_s: float) -> str:
+        if self.step_s == math.inf:
+            return "no time could be seen"
+        return f"its samples are {self.step_s * 1e6:.3g} µs apart or equal, {self.step_s / median_s:.1%} of its time"
 
 
 def pick(
@@ -74,7 +87,8 @@ def pick(
     if not ranking:
         return None
     fastest = ranking[0]
-    level = [fastest, *[t for t in ranking[1:] if t.ratio_to(fastest, confidence)[2] <= 1 + margin]]
+    each = _each_of(fastest, ranking, confidence)
+    level = [fastest, *[t for t in ranking[1:] if t.ratio_to(fastest, each)[2] <= 1 + margin]]
     place = {trial.config: i for i, trial in enumerate(trials)}
     winner, why = fastest, ""
     if how == "overlap":
@@ -93,6 +107,7 @@ def pick(
     return Verdict(
         winner.trial, tuple(t.trial for t in ranking), tuple(t.trial.config for t in level if t is not winner),
         margin, confidence, _within(winner, ranking, confidence), "" if winner is fastest else why,
+        winner.step_s,
     )  # fmt: skip
 
 
@@ -138,6 +153,11 @@ class _Timed:
     def least_s(self) -> float:
         assert isinstance(self.trial.outcome, Measured)
         return min(self.trial.outcome.samples_s)
+
+    @property
+    def step_s(self) -> float:
+        assert isinstance(self.trial.outcome, Measured)
+        return timer_step(self.trial.outcome.samples_s)
 
     @property
     def spread_s(self) -> tuple[float, float]:
@@ -195,14 +215,23 @@ def _beaten(one: _Timed, fastest: _Timed, margin: float, confidence: float) -> b
     return ratio > 1 + margin and low > 1
 
 
+def _rivals(one: _Timed, ranking: Sequence[_Timed]) -> list[_Timed]:
+    """Who was in the race with it to its end."""
+    to_the_end = _in_to_the_end(ranking)
+    return [t for t in ranking if t is not one and t in to_the_end and t.shared_with(one)]
+
+
+def _each_of(one: _Timed, ranking: Sequence[_Timed], confidence: float) -> float:
+    """How sure each comparison with its rivals has to be, so that all hold at once: the best of many is looked for."""
+    return 1 - (1 - confidence) / max(1, len(_rivals(one, ranking)))
+
+
 def _within(winner: _Timed, ranking: Sequence[_Timed], confidence: float) -> float | None:
     """By how much somebody may be faster than the winner, of those who were in the race with it to its end."""
-    to_the_end = _in_to_the_end(ranking)
-    if winner not in to_the_end or not winner.rounds:
+    if winner not in _in_to_the_end(ranking) or not winner.rounds:
         return None
-    rivals = [t for t in ranking if t is not winner and t in to_the_end and t.shared_with(winner)]
-    each = 1 - (1 - confidence) / max(1, len(rivals))  # so that all hold at once
-    worst = max((winner.ratio_to(rival, each)[2] - 1 for rival in rivals), default=0.0)
+    each = _each_of(winner, ranking, confidence)
+    worst = max((winner.ratio_to(rival, each)[2] - 1 for rival in _rivals(winner, ranking)), default=0.0)
     return max(0.0, worst) if worst < float("inf") else None
 
 

@@ -28,7 +28,7 @@ class Race:
     Candidates `enter` before the rounds. Those that come one by one, as they are compiled, are `welcome`: each is
     timed once at its arrival, which says what is hopeless and who leads, and no more: in the rounds all are timed side
     by side, and these samples take the place of the first. When the rule has seen enough, those who are left are timed
-    a few rounds more.
+    a few rounds more; if it has not, by these, the race goes on.
 
     Args:
         clock: takes one sample.
@@ -41,6 +41,7 @@ class Race:
 
     Attributes:
         samples: how many were taken.
+        launches: how many launches they are the means of.
         look: what the rule said last.
         ended: whether it ran to its end.
     """
@@ -68,7 +69,7 @@ class Race:
         self._failed: dict[Config, Failed] = {}
         self.errors: dict[Config, BaseException] = {}
         self._leader: tuple[Config, float] | None = None
-        self.samples = 0
+        self.samples = self.launches = 0
         self.look: Look[Config] | None = None
         self.ended = False
 
@@ -105,25 +106,23 @@ class Race:
         """Time until the rule has seen enough, the time is up, or Ctrl-C (which passes through)."""
         settled = self._settle(self._arrivals)
         alive = self._not_hopeless()
-        number, most = 0, self._rule.rounds
-        while alive and number < most:
+        number, most, final = 0, self._rule.rounds, 0  # `final`: the round after the last, once all is decided
+        while alive and number < (final or most + self._rule.finals):
             if not self._round(number, alive):
                 return
             number += 1
+            alive = [config for config in alive if config not in self._failed]
             settled = settled or self._settle({c: mine[0] for c in alive if (mine := self._samples[c])})
-            staying, decided = self._judged(alive, number)
+            if number > most or (final and number < final):
+                continue
+            staying, decided = self._judged(alive, number, last=bool(final))
             leaving = set(alive) if number == 1 else set(alive) - set(staying)
             if self._tell is not None and leaving:
                 self._tell(leaving)
             alive = staying
-            if decided:
-                break
             if self._leader is not None:
                 most = self._rule.most_rounds(self._leader[1])
-        for last in range(number, number + self._rule.finals):
-            alive = [config for config in alive if config not in self._failed]
-            if not self._round(last, alive):
-                return
+            final = (final or number + self._rule.finals) if decided else 0
         self.ended = True
 
     def _settle(self, samples: Mapping[Config, Sample]) -> bool:
@@ -152,10 +151,9 @@ class Race:
             self._time(config, number, place)
         return True
 
-    def _judged(self, alive: list[Config], rounds: int) -> tuple[list[Config], bool]:
-        """Who goes on after so many rounds, and whether the rule has seen enough."""
-        alive = [config for config in alive if config not in self._failed]
-        if not alive or not self._rule.looks_after(rounds):
+    def _judged(self, alive: list[Config], rounds: int, *, last: bool) -> tuple[list[Config], bool]:
+        """Who goes on after so many rounds, and whether the rule has seen enough; the last ones may have changed it."""
+        if not alive or not (last or self._rule.looks_after(rounds)):
             return alive, False
         self.look = look = self._rule.look({config: self._seconds[config] for config in alive}, self._stays)
         self._leader = look.leader, median(self._seconds[look.leader])
@@ -165,6 +163,7 @@ class Race:
         run, clock = self._runs[config], self._clock
         sample, failure, error = attempt("launch", lambda: clock.sample(run))
         self.samples += 1
+        self.launches += int(run.state.get("launches", 1))
         if sample is None or failure is not None:
             assert failure is not None and error is not None
             self._failed[config], self.errors[config] = failure, error

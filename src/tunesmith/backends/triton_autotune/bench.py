@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Sample
+from tunesmith.core.stats import SHORTEST_S
 from tunesmith.errors import BadInput, TunesmithError
 from tunesmith.kernel import Clock, Run
 
@@ -59,7 +60,7 @@ class BenchClock:
         if not numbers or not math.isfinite(numbers[0]):
             raise BenchRefused(f"do_bench answered {answer!r}")
         self.told[run.config] = numbers
-        return Sample(max(numbers[0] * 1e-3, 1e-9))
+        return Sample(max(numbers[0] * 1e-3, SHORTEST_S))
 
 
 class BenchRefused(TunesmithError):
