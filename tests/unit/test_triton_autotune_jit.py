@@ -96,7 +96,7 @@ def test_heuristics_below_are_computed_for_each_call(gpu: FakeDriver) -> None:
 
 
 def test_a_key_that_forgets_an_argument_is_told_once(gpu: FakeDriver, capsys: pytest.CaptureFixture[str]) -> None:
-    add = tunesmith.autotune(configs(), [], clock=by_block())(triton.jit(add_body))
+    add = tunesmith.autotune(configs(), [], clock=by_block(), isolate=False)(triton.jit(add_body))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(3):
@@ -119,7 +119,9 @@ def test_a_grid_that_varies_within_a_key_is_told(gpu: FakeDriver) -> None:
 
 
 def test_what_a_bucket_makes_one_is_not_forgotten(gpu: FakeDriver) -> None:
-    add = tunesmith.autotune(configs(), ["n"], buckets={"n": "pow2"}, clock=by_block())(triton.jit(add_body))
+    add = tunesmith.autotune(
+        configs(), ["n"], buckets={"n": "pow2"}, clock=by_block(), isolate=False
+    )(triton.jit(add_body))  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for n in (1000, 1016):
