@@ -304,6 +304,7 @@ class TunedKernel:
         """
         self._refuse_read_only("refreshed")
         subject = self._isolated(self.subject(*args, **kwargs), None)
+        subject, _ = self._subjects.pinned(subject, default_store(), ())
         clock, effort = self._subjects.clock(subject.device), self._subjects.effort()
         with self._claimed(subject.key) as store:
             found = refresh(subject, store, clock, effort, best, anyway)
@@ -318,9 +319,10 @@ class TunedKernel:
         Raises:
             BadInput: for a kernel without `reference=`.
         """
-        subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
         store = default_store()
-        known = tracks.known_choice(subject, store, self.tables, "lookup") or tracks.default_choice(
+        subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
+        subject, tables = self._subjects.pinned(subject, store, self.tables)
+        known = tracks.known_choice(subject, store, tables, "lookup") or tracks.default_choice(
             self._subjects.default(subject)(), subject.space, "lookup"
         )
         found = verify(subject, known, store, self._subjects.clock(subject.device), self._subjects.effort())
