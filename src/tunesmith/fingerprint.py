@@ -339,7 +339,8 @@ class _Walk:
             spec = find_spec(name) if name else None
         except (ImportError, ValueError):
             spec = None
-        if spec is not None and spec.origin is not None and not self._is_foreign(name, spec.origin):
+        # `frozen` and `built-in` are no places: such modules are Python's own
+        if spec is not None and spec.has_location and spec.origin and not self._is_foreign(name, spec.origin):
             self.say("file", _file_text(spec.origin))
 
     def _is_foreign(self, module: str | None, file: str | None) -> bool:

@@ -293,6 +293,12 @@ def test_arrays_and_dtypes_go_by_content() -> None:
         reading(torch.zeros(3))
 
 
+@pytest.mark.parametrize("module", ["os", "sys", "zipimport", "json"])
+def test_an_import_of_pythons_own_inside_a_function_reads_no_file(load: Load, module: str) -> None:
+    mine = load(f"def kernel(x):\n    import {module}\n    return {module}.__name__\n")
+    assert of_function(mine.kernel) == of_function(mine.kernel)  # some of them are frozen: they have no file
+
+
 def test_an_import_inside_a_function_is_followed_without_importing_it(load: Load, tmp_path: Path) -> None:
     text = "def f(x):\n    import {module}\n    return {module}.go(x)\n"
 
