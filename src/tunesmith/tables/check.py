@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tunesmith.errors import BadInput
-from tunesmith.tables import check_csv, check_json, formats, versions
+from tunesmith.tables import check_csv, check_json, devices, formats, versions
 from tunesmith.tables.sheet import Finding, Sheet
 
 #: Conflicts are left in files by a merge that was not finished.
@@ -131,7 +131,7 @@ def _copies(sheets: Sequence[Sheet], digests: Mapping[Path, str]) -> list[Findin
     found: list[Finding] = []
     for group in groups.values():
         chips = sorted({sheet.name.device for sheet in group if sheet.name is not None})
-        if len(chips) > 1:
+        if len(chips) > 1 and not any(spellings.issuperset(chips) for spellings in devices.SAME):
             said = f"the same to the byte for {', '.join(chips)}: tuned on one of them at most"
             found.append(group[0].finding("copy", "warning", said))
     return found

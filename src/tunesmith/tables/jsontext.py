@@ -125,14 +125,14 @@ class Document:
 
     def inserted(self, path: Path, key: str, value: Any, before: str | None = None) -> Document:
         """The same with one more member in the object at `path`, before another of its members or last."""
-        members = Members(_at(self.value, path))
+        members = Members(at(self.value, path))
         keys = [name for name, _ in members]
         members.insert(keys.index(before) if before is not None else len(members), (key, value))
         return self.replaced(path, members)
 
     def removed(self, path: Path) -> Document:
         """The same without one member."""
-        parent = _at(self.value, path[:-1])
+        parent = at(self.value, path[:-1])
         kept = Members((key, value) for step, key, value in parent.steps() if step != path[-1])
         return self.replaced(path[:-1], kept)
 
@@ -143,7 +143,12 @@ class Document:
         return text.encode()
 
 
-def _at(value: Any, path: Path) -> Any:
+def at(value: Any, path: Path) -> Any:
+    """What stands at a place.
+
+    Raises:
+        StopIteration, IndexError: where there is no such place.
+    """
     for step in path:
         value = value[step] if isinstance(step, int) else next(v for s, _, v in value.steps() if s == step)
     return value

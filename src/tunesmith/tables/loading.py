@@ -12,11 +12,11 @@ from tunesmith.core.device import Device
 from tunesmith.core.key import Key
 from tunesmith.core.problem import FieldValue, Problem
 from tunesmith.errors import BadInput, TunesmithWarning
-from tunesmith.tables import devices, formats, names, policy, versions
+from tunesmith.tables import aiter_triton, devices, formats, names, policy, versions
 from tunesmith.tables.base import Row, Tables
 from tunesmith.tables.native import FORMAT, NativeTable
 from tunesmith.tables.resolve import resolved
-from tunesmith.tables.sheet import Cells, Sheet
+from tunesmith.tables.sheet import Cells, Found, Sheet
 from tunesmith.tables.versions import Fallback
 
 #: Rows that were asked for and are kept ready.

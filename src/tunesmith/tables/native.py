@@ -105,11 +105,15 @@ class NativeTable:
         return table
 
     def write(self, path: Path) -> None:
-        """Write it, whole or not at all: rows sorted by Problem, one a line.
+        """Write it, whole or not at all.
 
         Raises:
             OSError: when the file cannot be written.
         """
+        write_whole(path, self.data())
+
+    def data(self) -> bytes:
+        """The file's content: rows sorted by Problem, one a line."""
         head = {
             "format": FORMAT,
             "kernel": self.kernel,
@@ -120,8 +124,7 @@ class NativeTable:
         }
         lines = [f'  "{name}": {_spell(value)},' for name, value in head.items() if value or name in REQUIRED]
         rows = [f"    {_spell(p.text)}: {_spell(_entry_data(e))}" for p, e in sorted(self.rows.items(), key=_by_text)]
-        text = "\n".join(["{", *lines, '  "rows": {', ",\n".join(rows), "  }", "}", ""])
-        write_whole(path, text.encode())
+        return "\n".join(["{", *lines, '  "rows": {', ",\n".join(rows), "  }", "}", ""]).encode()
 
 
 def _by_text(row: tuple[Problem, Entry]) -> str:
