@@ -30,9 +30,8 @@ def test_each_rule_is_its_definition(keys: list[int], size: int):
     assert key(Ladder(RULES["exact"], keys), size) == (size if size in keys else None)
     assert key(Ladder(RULES["floor"], keys), size) == max(below, default=None)
     assert key(Ladder(RULES["ceil"], keys), size) == min(above, default=None)
-    near = min(sorted(keys), key=lambda k: abs(k - size))
-    limited = near if near == size or (size > 0 and max(near, size) <= 2 * min(near, size)) else None
-    assert key(Ladder(RULES["nearest"], keys), size) == limited
+    within = [k for k in sorted(keys) if k == size or (size > 0 and max(k, size) <= 2 * min(k, size))]
+    assert key(Ladder(RULES["nearest"], keys), size) == min(within, key=lambda k: abs(k - size), default=None)
 
 
 @given(keys=sizes, upto=st.integers(1, 1000), name=st.sampled_from(sorted(RULES)))

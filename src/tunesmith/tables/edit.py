@@ -33,7 +33,7 @@ def set_value(sheet: Sheet, row: Cells, knob: str, value: Any) -> Sheet:
     """The table with one knob of one row set: the bytes of that value change, and no others.
 
     Raises:
-        BadInput: for a column that a CSV does not have, naming those it has.
+        BadInput: for a column that a CSV does not have, naming those it has; for a format that keeps knobs elsewhere.
     """
     document = sheet.document
     if isinstance(document, csvtext.Document):
@@ -44,10 +44,11 @@ def set_value(sheet: Sheet, row: Cells, knob: str, value: Any) -> Sheet:
         changed: Document = document.replaced(row.place, columns.index(knob), str(value))
     else:
         assert isinstance(row.place, tuple)
-        there = row.config is not None and knob in row.config
-        new = jsontext.members(value)
-        place = row.place
-        changed = document.replaced((*place, knob), new) if there else document.inserted(place, knob, new)
+        knobs, new = jsontext.at(document.value, row.place), jsontext.members(value)
+        if not isinstance(knobs, jsontext.Members) or (knob in (row.config or {}) and knobs.get(knob) is None):
+            raise BadInput(f"{sheet.path}: rows of {sheet.format} are no objects of knobs: set it in the document")
+        there = any(name == knob for name, _ in knobs)
+        changed = document.replaced((*row.place, knob), new) if there else document.inserted(row.place, knob, new)
     return formats.parse(sheet.path, changed.data(), sheet.format)
 
 

@@ -88,9 +88,8 @@ def _of_version(sheets: Sequence[Sheet], triton: str, fallback: Fallback) -> tup
     if not there:
         return list(sheets), ""
     if not triton:
-        raise BadInput(
-            f"its tables are for Triton {', '.join(sorted(there, key=versions.numbers))}: say triton=VERSION"
-        )
+        listed = ", ".join(sorted(there, key=versions.numbers))
+        raise BadInput(f"the tables are for Triton {listed}: say which one runs, with triton=VERSION")
     kept = [sheet for sheet in sheets if "triton_folder" not in sheet.about]
     by_name: dict[str, dict[str, Sheet]] = {}
     for sheet in sheets:

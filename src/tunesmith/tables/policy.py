@@ -50,7 +50,7 @@ class Rule:
     """How a reader finds a row.
 
     Attributes:
-        kind: `exact`; `nearest` by absolute distance; `floor`, the largest key at or below; `ceil`, the smallest at or
+        kind: `exact`; `nearest` by absolute distance, of those within reach; `floor`, the largest key at or below; `ceil`, the smallest at or
             above; `padded`, exact at one of several paddings of the size.
         paddings: of `padded`, tried in order; the first Step of each that holds is taken.
         itself: of `padded`, whether the size itself is tried first.
@@ -240,6 +240,8 @@ class Ladder:
         below = ordered[bisect_right(ordered, size) - 1] if i else None
         if kind == "floor" or above is None:
             return below, None
+        if below is not None and self._too_far(size, below) != self._too_far(size, above):
+            return (above if self._too_far(size, below) else below), None
         if below is None or above - size < size - below:
             return above, None
         if self._first and above - size == size - below and self._first[above] < self._first[below]:

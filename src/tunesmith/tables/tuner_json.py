@@ -152,7 +152,8 @@ def read_t4(path: Path, document: Document) -> Sheet:
         found = cast("dict[str, Any]", jsontext.plain(entry))
         facts = {"invalidity": str(found.get("invalidity", "correct")), "timestamp": str(found.get("timestamp", ""))}
         line = document.line(("results", i))
-        rows.append(Cells({"i": i}, found["configuration"], line, ("results", i), _t4_us(found), facts))
+        place: jsontext.Path = ("results", i, "configuration")
+        rows.append(Cells({"i": i}, found["configuration"], line, place, _t4_us(found), facts))
     return Sheet("t4", path, document, tuple(rows), (), None, None, {}, ())
 
 
