@@ -154,7 +154,7 @@ def test_tiles_against_the_quantisation(tmp_path: Path):
     assert [(f.code, f.severity, f.line) for f in found] == [("block", "error", 66)]
     assert "BLOCK_SIZE_K=256" in found[0].message
     assert one(tmp_path, f"vllm/{name}[128,128].json", ladder({**dict.fromkeys(GRID, KNOBS), **wide})) == []
-    small = ladder({**dict.fromkeys(GRID, {**KNOBS, "BLOCK_SIZE_K": 64})})
+    small = ladder({size: {**KNOBS, "BLOCK_SIZE_K": 64} for size in GRID})
     assert codes(one(tmp_path, f"triton_3_6_0/{name}[32, 32].json", small)) == {"block"}
 
 

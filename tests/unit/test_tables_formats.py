@@ -85,11 +85,13 @@ OURS = {
 #: file name → (content, format, rows, a key of the first)
 FILES: dict[str, tuple[bytes, str, int, dict[str, Any]]] = {
     "triton_3_7_1/E=256,N=640,device_name=NVIDIA_GB300_down.json": (
-        ladder({1: KNOBS, 63: UP, 64: NO_WARPS, 65: KNOBS, 8191: UP, 8192: KNOBS}, indent=2), "sglang-moe", 6, {"M": 1}),
+        ladder({1: KNOBS, 63: UP, 64: NO_WARPS, 65: KNOBS, 8191: UP, 8192: KNOBS}, indent=2),
+        "sglang-moe", 6, {"M": 1}),
     "triton_3_1_0/E=16,N=6400,device_name=NVIDIA_H100_80GB_HBM3,dtype=fp8_w8a8.json": (
         ladder([3840, 1792, 512, 4096, 256]), "sglang-moe", 5, {"M": 3840}),
     "triton_3_1_0/E=8,N=8192,device_name=AMD_Instinct_MI300X,dtype=fp8_w8a8.json": (
-        ladder({4: {**KNOBS, "kpack": 2, "waves_per_eu": 0}, 131072: KNOBS}, newline="\r\n"), "sglang-moe", 2, {"M": 4}),
+        ladder({4: {**KNOBS, "kpack": 2, "waves_per_eu": 0}, 131072: KNOBS}, newline="\r\n"),
+        "sglang-moe", 2, {"M": 4}),
     "triton_3_5_1/E=161,N=192,device_name=NVIDIA_H200,dtype=fp8_w8a8,per_channel_quant=True.json": (
         ladder([1, 2]), "sglang-moe", 2, {"M": 1}),
     "E=257,N=256,device_name=NVIDIA_B200,dtype=fp8_w8a8,block_shape=[128, 128].json": (
@@ -97,7 +99,8 @@ FILES: dict[str, tuple[bytes, str, int, dict[str, Any]]] = {
     f"E=512,N=128,device_name={H100},dtype=fp8_w8a8,block_shape=[128,128].json": (
         ladder([96, 128, 1024], triton_version="3.6.0"), "vllm-moe", 3, {"M": 96}),
     "E=64,N=1024,device_name=Intel(R)_Arc(TM)_Pro_B70_Graphics.json": (
-        ladder({1: {**KNOBS, "grf_mode": "256"}}, indent=2, end=False, triton_version="3.7.0"), "vllm-moe", 1, {"M": 1}),
+        ladder({1: {**KNOBS, "grf_mode": "256"}}, indent=2, end=False, triton_version="3.7.0"),
+        "vllm-moe", 1, {"M": 1}),
     "E=384,N=512,device_name=AMD_Instinct_MI355X,dtype=int4_w4a16,backend=flydsl.json": (
         ladder({1: {"tile_m": 16, "tile_n2": 256}}), "vllm-flydsl", 1, {"M": 1}),
     "N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json": (
@@ -107,7 +110,8 @@ FILES: dict[str, tuple[bytes, str, int, dict[str, Any]]] = {
     "sglang/N=24576,K=4096,device_name=NVIDIA_L40S,dtype=fp8_w8a8_channelwise.json": (
         ladder(NULLABLE), "sglang-gemm", 3, {"M": 1}),
     "headdim=64,dstate=128,device_name=NVIDIA_H200,cache_dtype=float16.json": (
-        ladder({128: {"BLOCK_SIZE_M": 4, "num_warps": 4}}, triton_version="3.6.0"), "vllm-mamba", 1, {"effective_batch": 128}),
+        ladder({128: {"BLOCK_SIZE_M": 4, "num_warps": 4}}, triton_version="3.6.0"),
+        "vllm-mamba", 1, {"effective_batch": 128}),
     "lora_expand,K=4096,R=64,S=3,device=NVIDIA_H200.json": (
         ladder({16: {"BLOCK_N": 64, "maxnreg": 96}, 128: {"BLOCK_N": 128}}), "sglang-csgmv", 2, {"chunk": 16}),
     "NVIDIA_H200_EXPAND_TRUE.json": (json.dumps(LORA).encode(), "vllm-lora", 1, {"max_loras": 1, "i": 128}),
@@ -130,9 +134,11 @@ FILES: dict[str, tuple[bytes, str, int, dict[str, Any]]] = {
     "a8w8_bpreshuffle_tuned_gemm.csv": (
         csv(BPRESHUFFLE, "gfx942,80,1,24576,1536,torch.float8_e4m3fnuz,ck,0,0,9.0,x,8.39,1.0,0.0"), "aiter-gemm", 1,
         {"q_dtype_w": "torch.float8_e4m3fnuz"}),
-    "batched_mxscale_tuned.csv": (csv(MXSCALE, "gfx950,4,1,512,512,flydsl,0,0,9.0,x,0.23,1.0,0.0"), "aiter-gemm", 1, {"B": 4}),
+    "batched_mxscale_tuned.csv": (
+        csv(MXSCALE, "gfx950,4,1,512,512,flydsl,0,0,9.0,x,0.23,1.0,0.0"), "aiter-gemm", 1, {"B": 4}),
     "tuned_fmoe.csv": (csv(FMOE, fmoe(32), end=False), "aiter-fmoe", 1, {"token": 32, "expert": 257}),
-    "a8w8_untuned_gemm.csv": (csv("M,N,K,q_dtype_w", "1,2,3,torch.int8\t", "", "1, 4, 5,x"), "aiter-gemm-untuned", 2, {"M": 1}),
+    "a8w8_untuned_gemm.csv": (
+        csv("M,N,K,q_dtype_w", "1,2,3,torch.int8\t", "", "1, 4, 5,x"), "aiter-gemm-untuned", 2, {"M": 1}),
     "gfx950-GEMM-A16W16-N=128-K=5120.json": (
         json.dumps({"M_LEQ_16": KNOBS, "M_GEQ_4096": KNOBS, "any": {**KNOBS, "cache_modifier": None}}).encode(),
         "aiter-triton", 3, {"bound": "M_LEQ_16"}),

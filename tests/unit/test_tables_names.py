@@ -109,7 +109,8 @@ def test_both_styles_of_blanks_read_alike():
     ("name", "why"),
     [("README.md", "no table's name"), ("E=8.json", "no device"), ("E=8,N=,device_name=X.json", "N is ''"),
      ("E=8,N=8,device_name=X,dtype=fp8_w8a8,dtype=bf16.json", "dtype twice"),
-     ("E=8,N=8,device_name=X,block_shape=[128].json", "block_shape"), ("E=8,N=8,device_name=X,junk.json", "no table's")],
+     ("E=8,N=8,device_name=X,block_shape=[128].json", "block_shape"),
+     ("E=8,N=8,device_name=X,junk.json", "no table's")],
 )  # fmt: skip
 def test_noise_is_refused_with_a_reason(name, why):
     with pytest.raises(BadInput, match=why):

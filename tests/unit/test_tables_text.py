@@ -89,7 +89,8 @@ def test_keys_given_twice_both_stay_and_the_last_is_read():
     ("data", "why"),
     [
         (b"", "empty"), (b" \n", "empty"), (b'{"1": {"a": 16},', "line 1"), (b'{\n\n"1" 3}', "line 3: a colon"),
-        (b"{1: 2}", "key in quotes"), (b'{"a": 01}', "line 1"), (b"[1,]", "value was expected"), (b"{} {}", "nothing more"),
+        (b"{1: 2}", "key in quotes"), (b'{"a": 01}', "line 1"), (b"[1,]", "value was expected"),
+        (b"{} {}", "nothing more"),
         (b'{"a": "\n"}', "line 1"), (b'\xff{"a"}', "UTF-8"), (b"[" * 200, "deep"), (b'["\\x"]', "line 1"),
         (b"1" * 6000, "line 1"), (b"'a'", "value"), (b"<<<<<<< a\n{}", "line 1"),
     ],

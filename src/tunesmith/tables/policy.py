@@ -50,8 +50,8 @@ class Rule:
     """How a reader finds a row.
 
     Attributes:
-        kind: `exact`; `nearest` by absolute distance, of those within reach; `floor`, the largest key at or below; `ceil`, the smallest at or
-            above; `padded`, exact at one of several paddings of the size.
+        kind: `exact`; `nearest` by absolute distance, of those within reach; `floor`, the largest key at or below;
+            `ceil`, the smallest at or above; `padded`, exact at one of several paddings of the size.
         paddings: of `padded`, tried in order; the first Step of each that holds is taken.
         itself: of `padded`, whether the size itself is tried first.
         tie: of `nearest`, which of two keys equally far: the one that stands `first` in the file, or the `smaller`.
