@@ -175,9 +175,10 @@ def _quantised(sheet: Sheet, k: int, block_k: int) -> list[tuple[str, Severity, 
         return []
     if block_k % k == 0:
         return []
+    said = f"BLOCK_SIZE_K={k} does not divide the quantisation's {block_k}"
     if sheet.format == "sglang-gemm":
-        return [("block", "warning", f"BLOCK_SIZE_K={k} does not divide the quantisation's {block_k}: it is cut to it")]
-    return [("block", "error", f"BLOCK_SIZE_K={k} does not divide the quantisation's {block_k}: results are wrong")]
+        return [("block", "warning", f"{said}: the reader may change it")]
+    return [("block", "error", f"{said}: results are wrong")]
 
 
 # --- other formats ----------------------------------------------------------------------------------

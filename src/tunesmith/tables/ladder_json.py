@@ -120,7 +120,7 @@ VLLM_FLYDSL = LadderFormat("vllm-flydsl", "vllm", MOE | {"backend"}, without=fro
 VLLM_MAMBA = LadderFormat(
     "vllm-mamba", "vllm", frozenset({"headdim", "dstate", "device_name"}), "effective_batch", heads=(VERSION,)
 )
-SGLANG_CSGMV = LadderFormat("sglang-csgmv", "sglang", frozenset({"K", "R", "S", "device"}), "chunk", "exact")
+SGLANG_CSGMV = LadderFormat("sglang-csgmv", "sglang", frozenset({"K", "R", "S", "device"}), "chunk")
 #: vLLM's first: where nothing says whose a file is, its reader takes more
 FORMATS = (VLLM_MOE, VLLM_GEMM, VLLM_FLYDSL, VLLM_MAMBA, SGLANG_MOE, SGLANG_GEMM, SGLANG_CSGMV)
 
