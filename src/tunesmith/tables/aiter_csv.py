@@ -15,7 +15,8 @@ from tunesmith.tables.sheet import Cells, Finding, Sheet
 
 #: columns that say for what a row is, as we spell them; `_tag` tells apart rows for different paths of the same shape
 KEYS = (
-    "gfx", "cu_num", "B", "M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle", "q_dtype_w", "token",
+    "gfx", "cu_num", "B", "M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle", "q_dtype_w",
+    "a_dtype", "b_dtype", "token",
     "model_dim", "inter_dim", "expert", "topk", "act_type", "q_dtype_a", "q_type", "use_g1u1", "doweight_stage1",
     "gate_mode", "_tag",
 )  # fmt: skip

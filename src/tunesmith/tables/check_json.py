@@ -45,8 +45,8 @@ def of_sheet(sheet: Sheet, device: str, upto: int, kernels: Collection[str] | No
             found += _row(sheet, sheet.name, row, row.config)
             wanted = resources.faults(row.config, str(sheet.name.fields.get("dtype", "")), target, chip)
             found += [
-                sheet.finding(code, "warning" if code == "registers" else "error", _of(row, why), row.line)
-                for code, why in wanted
+                sheet.finding(code, severity, _of(row, why), row.line)
+                for code, severity, why in wanted
                 if foreign or code == "threads"
             ]
     return found

@@ -8,12 +8,12 @@ from typing import Any
 
 from tunesmith.core.device import KIB, known_devices
 from tunesmith.tables import devices
+from tunesmith.tables.sheet import Severity
 
-#: bytes of an element in shared memory, by the engines' names of quantisations. Where the operands differ it is the
-#: wider one's: the narrower may be widened before it is staged.
-OPERAND_BYTES: Mapping[str, int] = {
-    "fp8_w8a8": 1, "int8_w8a8": 1, "fp8_w8a8_channelwise": 1, "int8_w8a16": 2, "fp8_w8a16": 2, "int4_w4a16": 2,
-    "float32": 4, "": 2,
+#: bytes of an element of A and of B, by the engines' names of quantisations
+OPERAND_BYTES: Mapping[str, tuple[float, float]] = {
+    "fp8_w8a8": (1, 1), "int8_w8a8": (1, 1), "fp8_w8a8_channelwise": (1, 1), "int8_w8a16": (2, 1), "fp8_w8a16": (2, 1),
+    "int4_w4a16": (2, 0.5), "float32": (4, 4), "": (2, 2),
 }  # fmt: skip
 #: what Triton takes where a row does not say
 USUAL_STAGES, USUAL_WARPS = 3, 4
@@ -40,15 +40,18 @@ def chip(name: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a matrix kernel's tile takes.
+    """What a matrix kernel's tile takes, by estimate.
 
     Attributes:
-        shared_bytes: of a block, when each stage has its own tiles of both operands: the most it can be.
+        shared_bytes: of a block, when each stage has its own tiles of both operands, as on Hopper, and the narrower
+            operand is widened before it is staged: the most it can be.
+        shared_bytes_least: when one stage has none, as on Ampere and Ada, and nothing is widened.
         threads: of a block.
         accumulators: 32-bit registers of a thread for the tile of the result alone.
     """
 
     shared_bytes: int
+    shared_bytes_least: int
     threads: int
     accumulators: float
 
@@ -64,12 +67,16 @@ def needs(config: Mapping[str, Any], dtype: str, warp: int = 32) -> Needs | None
     if not all(type(n) is int and n > 0 for n in (*tiles, warps)) or type(stages) is not int or stages < 0:
         return None
     m, n, k = (int(tile or 0) for tile in tiles)
+    a, b = OPERAND_BYTES.get(dtype, (2, 2))
+    most, least = max(stages, 1) * (m + n) * k * max(a, b), max(stages - 1, 1) * (m * a + n * b) * k
     threads = warps * warp
-    return Needs(max(stages, 1) * (m + n) * k * OPERAND_BYTES.get(dtype, 2), threads, m * n / threads)
+    return Needs(int(most), int(least), threads, m * n / threads)
 
 
-def faults(config: Mapping[str, Any], dtype: str, device: str, known: tuple[int, int] | None) -> list[tuple[str, str]]:
-    """(code, why) a row cannot run on a chip, or not well.
+def faults(
+    config: Mapping[str, Any], dtype: str, device: str, known: tuple[int, int] | None
+) -> list[tuple[str, Severity, str]]:
+    """(code, severity, why) a row cannot run on a chip, may not, or not well.
 
     Args:
         device: its name in tables.
@@ -78,13 +85,18 @@ def faults(config: Mapping[str, Any], dtype: str, device: str, known: tuple[int,
     asked = needs(config, dtype, known[1] if known else 32)
     if asked is None:
         return []
-    found: list[tuple[str, str]] = []
+    found: list[tuple[str, Severity, str]] = []
     if known is not None and known[0] and asked.shared_bytes > known[0]:
-        said = f"{asked.shared_bytes} bytes of shared memory by estimate (a tile of both operands for each stage)"
-        found.append(("shared-memory", f"{said}, {device} has {known[0]}"))
+        least, most = asked.shared_bytes_least, asked.shared_bytes
+        if least > known[0]:
+            said = f"needs {least} bytes of shared memory or more by estimate"
+        else:
+            said = f"may need up to {most} bytes of shared memory by estimate ({least} if one stage needs none)"
+        severity: Severity = "error" if least > known[0] else "warning"
+        found.append(("shared-memory", severity, f"{said}, {device} has {known[0]}"))
     if asked.threads > MOST_THREADS:
-        found.append(("threads", f"{asked.threads} threads of a block, at most {MOST_THREADS} can be"))
+        found.append(("threads", "error", f"{asked.threads} threads of a block, at most {MOST_THREADS} can be"))
     if device.startswith("NVIDIA") and asked.accumulators > MOST_REGISTERS:
         said = f"{asked.accumulators:.0f} registers of a thread for the result alone, at most {MOST_REGISTERS} can be"
-        found.append(("registers", said))
+        found.append(("registers", "warning", said))
     return found
