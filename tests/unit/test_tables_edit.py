@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -193,6 +196,30 @@ def test_readers_never_see_a_part_of_a_file_that_is_written(tmp_path: Path):
     stop.set()
     reader.join()
     assert wrong == []
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from tunesmith.core.config import Config
+from tunesmith.core.problem import Problem
+from tunesmith.tables import NativeTable, edit
+from tunesmith.tables.native import Entry
+for i in range(20):
+    rows = {Problem({"M": int(sys.argv[2]) * 100 + i}): Entry(Config(a=1))}
+    edit.add(Path(sys.argv[1]), NativeTable("k", "d", rows))
+"""
+
+
+def test_writers_at_once_lose_nothing(tmp_path: Path):
+    path = tmp_path / "k.json"
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    running = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(i)], env=environ) for i in range(4)]
+    assert [process.wait(timeout=100) for process in running] == [0] * 4
+    table = NativeTable.read(path)
+    assert {problem["M"] for problem in table.rows} == {100 * i + j for i in range(4) for j in range(20)}
+    with pytest.raises(BadInput, match="is for k on d"):
+        edit.add(path, NativeTable("other", "d", {}))
 
 
 # --- the command line -------------------------------------------------------------------------------------

@@ -352,6 +352,19 @@ def test_a_large_table_is_read_whole_once_and_then_by_lines(tmp_path: Path):
             load(path)
 
 
+def test_a_table_of_ours_can_be_looked_up_by_a_rule(tmp_path: Path):
+    rows = {Problem({"M": m, "N": n}): Entry(Config(BLOCK_SIZE_M=m + n), 1e-5) for m in (16, 64, 256) for n in (1, 2)}
+    path = tmp_path / "gemm.json"
+    NativeTable("gemm", H200.identity, rows, "f", "p").write(path)
+    table = load(path, rule="nearest")
+    found = [block_m(ask(table, f"M={m},N=2", kernel="gemm")) for m in (7, 8, 40, 41, 128, 160, 161, 512, 513)]
+    assert found == [None, 18, 18, 66, 66, 66, 258, 258, None]
+    assert ask(table, "M=16,N=3", kernel="gemm") is None
+    assert ask(table, "M=16,N=2", kernel="softmax") is None
+    assert ask(table, "M=16,N=2", L40S, kernel="gemm") is None
+    assert ask(load(path), "M=17,N=2", kernel="gemm") is None
+
+
 def test_no_driver_is_needed_to_read_and_check(tmp_path: Path):
     path = put(tmp_path, f"vllm/E=8,N=8,device_name={H100}.json", ladder_of(1, 2048))
     script = f"""

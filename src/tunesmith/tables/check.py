@@ -132,6 +132,6 @@ def _copies(sheets: Sequence[Sheet], digests: Mapping[Path, str]) -> list[Findin
     for group in groups.values():
         chips = sorted({sheet.name.device for sheet in group if sheet.name is not None})
         if len(chips) > 1 and not any(spellings.issuperset(chips) for spellings in devices.SAME):
-            said = f"the same to the byte for {', '.join(chips)}: tuned on one of them at most"
+            said = f"the same to the byte for {', '.join(chips)}: one tuning for all of them"
             found.append(group[0].finding("copy", "warning", said))
     return found

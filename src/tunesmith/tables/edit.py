@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from tunesmith.core.problem import FieldValue
 from tunesmith.errors import BadInput, unknown
 from tunesmith.files import write_whole
 from tunesmith.tables import csvtext, formats, jsontext
 from tunesmith.tables.check_csv import unusable
+from tunesmith.tables.native import NativeTable
 from tunesmith.tables.resolve import Prefer
 from tunesmith.tables.sheet import Cells, Document, Sheet
 
@@ -238,6 +241,29 @@ def write(path: Path, data: bytes) -> Path | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data)
     return kept
+
+
+def add(path: Path, table: NativeTable) -> NativeTable:
+    """Add rows to a table of ours, one process after the other; of a Problem that is there already the new row counts.
+
+    Returns:
+        What stands in the file now.
+
+    Raises:
+        BadInput: for a file of another kernel or device.
+        OSError: when it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(str(path.with_name(f".{path.name}.lock"))):
+        try:
+            there = NativeTable.read(path) if path.exists() else None
+        except BadInput:
+            there = None  # `write` keeps it
+        if there is not None and (there.kernel, there.device) != (table.kernel, table.device):
+            raise BadInput(f"{path} is for {there.kernel} on {there.device}, not for {table.kernel} on {table.device}")
+        whole = table if there is None else replace(table, rows={**there.rows, **table.rows})
+        write(path, whole.data())
+    return whole
 
 
 def _free(path: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tunesmith.errors import BadInput, TunesmithWarning
 from tunesmith.tables import aiter_triton, devices, formats, names, policy, versions
 from tunesmith.tables.base import Row, Tables
 from tunesmith.tables.native import FORMAT, NativeTable
+from tunesmith.tables.policy import Rule
 from tunesmith.tables.resolve import resolved
 from tunesmith.tables.sheet import Cells, Found, Sheet
 from tunesmith.tables.versions import Fallback
@@ -37,7 +39,8 @@ def load(
         given: what the file's name says and the kernel's Problem does not: `{"E": 8, "N": 1024}`.
         rename: the table's name of a knob → the kernel's.
         rule: by which to look up: `nearest` (the usual: up to a factor of two), `nearest-stock` (as serving engines do,
-            however far), …; see `policy.RULES`. Tables of other formats than serving engines' keep their own.
+            however far), …; see `policy.RULES`. A table of ours is exact where nothing is said, other formats keep
+            their own rule.
         triton: the running version, for folders that have a folder for each.
         fallback: where there is none for this version: the highest `lower` one, the `newest`, or none (`strict`).
         format: the files' format, where they do not say.
@@ -47,15 +50,22 @@ def load(
         BadInput: for a path that is no table, and of a folder when no file in it is one.
     """
     root = Path(path)
-    if root.is_file() and root.suffix == ".json" and _is_native(root):
+    if rule is None and root.is_file() and root.suffix == ".json" and _is_native(root):
         return NativeTable.read(root)
     sheets = _sheets(root, format)
     note = ""
     if root.is_dir():
         sheets, note = _of_version(sheets, triton, fallback)
     chosen = policy.rule(rule) if rule is not None else policy.RULES["nearest"]
-    ruled = [sheet.with_rule(chosen) if sheet.engine is not None else sheet for sheet in sheets]
+    ruled = [_ruled(sheet, chosen, size) for sheet in sheets]
     return SheetTables(root, _usable(ruled, strict), kernel, size, dict(given or {}), dict(rename or {}), note)
+
+
+def _ruled(sheet: Sheet, rule: Rule, size: str) -> Sheet:
+    """A table of ours has no rule of its own, an engine's can be looked up by another; others keep theirs."""
+    if sheet.format == "native":
+        return replace(sheet, levels=((size, rule),))
+    return sheet.with_rule(rule) if sheet.engine is not None else sheet
 
 
 def _is_native(path: Path) -> bool:
@@ -138,7 +148,7 @@ class SheetTables:
     ) -> None:  # fmt: skip
         self.root, self.sheets = root, tuple(sheets)
         self._kernel, self._size, self._given, self._rename, self._note = kernel, size, given, rename, note
-        self._served: dict[tuple[Problem, str], Row | None] = {}
+        self._served: dict[tuple[Problem, str, str], Row | None] = {}
         self._configs: dict[tuple[int, int], Config | None] = {}
         self._for_device: dict[str, list[tuple[int, Sheet, str]]] = {}
 
@@ -146,10 +156,10 @@ class SheetTables:
         """The row for a call, by the table's own rule for sizes."""
         if self._kernel and key.kernel != self._kernel:
             return None
-        asked = (exact, key.device)
+        asked = (exact, key.kernel, key.device)
         if asked in self._served:
             return self._served[asked]
-        row = self._found(exact, device)
+        row = self._found(key.kernel, exact, device)
         if len(self._served) >= SERVED:
             self._served.clear()
         self._served[asked] = row
@@ -164,8 +174,10 @@ class SheetTables:
         _, sheet, note, fields = candidates[0]
         return f"{sheet.path}: {sheet.explain(fields)}" + (f"; {note}" if note else "")
 
-    def _found(self, exact: Problem, device: Device) -> Row | None:
+    def _found(self, kernel: str, exact: Problem, device: Device) -> Row | None:
         for i, sheet, note, fields in self._candidates(exact, device):
+            if sheet.format == "native" and sheet.about.get("kernel") != kernel:
+                continue
             found = self._bounded(sheet, fields) if sheet.format == "aiter-triton" else sheet.find(fields)
             if found is None:
                 continue
@@ -211,7 +223,8 @@ class SheetTables:
             found: list[tuple[int, Sheet, str]] = []
             for i, sheet in enumerate(self.sheets):
                 if sheet.name is None:
-                    found.append((i, sheet, ""))
+                    if sheet.format != "native" or sheet.about.get("device") == device.identity:
+                        found.append((i, sheet, ""))
                     continue
                 match = devices.match(device.name, [sheet.name.device])
                 if match.name is not None:
