@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +11,11 @@ import time
 import tracemalloc
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from table_files import BF16, FMOE, H100, KNOBS, bf16, csv, fmoe, ladder, put
 
 import tunesmith
@@ -205,6 +209,19 @@ def test_several_files_of_one_table_do_not_depend_on_their_order_and_stay_as_the
     assert answers == {("b", "few", "quoted, with a comma", None, None, None)}
 
 
+def test_of_rivals_the_one_with_precedence_is_used(tmp_path: Path):
+    put(tmp_path, "a_bf16_tuned_gemm.csv", csv(BF16, bf16(16, 12.0, kernel="ours")))
+    put(tmp_path, "b_bf16_tuned_gemm.csv", csv(BF16, bf16(16, 10.0, kernel="theirs")))
+    before = [path.read_bytes() for path in sorted(tmp_path.glob("*.csv"))]
+    for prefer, wanted in (("first", "ours"), ("fastest", "theirs")):
+        table, said = loaded(tmp_path, prefer=prefer)
+        assert kernel_of(ask(table, f"M=16,{SHAPE}", MI300)) == wanted
+        assert len(said) == 1
+        assert "a_bf16_tuned_gemm.csv:2" in said[0]
+        assert "b_bf16_tuned_gemm.csv:2" in said[0]
+    assert [path.read_bytes() for path in sorted(tmp_path.glob("*.csv"))] == before
+
+
 def test_rivals_are_an_error_where_asked(tmp_path: Path):
     path = put(tmp_path, "bf16_tuned_gemm.csv", csv(BF16, bf16(16, 7.9, kernel="a"), bf16(16, 7.4, kernel="b")))
     with pytest.raises(BadInput, match=r"bf16_tuned_gemm\.csv:3 \(7\.4 us\) is used, not bf16_tuned_gemm\.csv:2"):
@@ -253,6 +270,33 @@ def test_padded_sizes_find_their_rows(tmp_path: Path):
     row = at(100)
     assert row is not None
     assert "100 is padded to 128" in row.distance
+
+
+# --- whatever a file holds ---------------------------------------------------------------------------
+
+words = st.none() | st.booleans() | st.integers(-5, 200) | st.floats() | st.text(max_size=4)
+trees = st.recursive(
+    words, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+)
+knobs = st.dictionaries(st.sampled_from(["a", "BLOCK_SIZE_M", ""]), trees, max_size=3)
+sizes = st.integers(-2, 300).map(str) | st.sampled_from(["0064", "auto", "1.0", "triton_version", "", "9" * 40])
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.dictionaries(sizes, knobs | trees, max_size=5), cut=st.integers(0, 60))
+def test_nothing_in_a_file_raises_out_of_a_look_up(tmp_path: Path, rows: dict[str, Any], cut: int):
+    data = json.dumps(rows).encode()
+    for content in (data, data[: max(len(data) - cut, 0)]):
+        path = put(tmp_path, "E=8,N=8,device_name=NVIDIA_H200.json", content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                tables = [load(path, rule=rule) for rule in (None, "nearest-stock")]
+            except BadInput:
+                continue  # refused as a whole, before any call
+            for table, m in itertools.product(tables, (-1, 0, 1, 64, 10**6)):
+                row = ask(table, f"E=8,N=8,M={m}")
+                assert row is None or isinstance(row.config, Config)
 
 
 # --- with a kernel, in many processes, many times --------------------------------------------------------

@@ -108,8 +108,9 @@ def of_sheet(sheet: Sheet, options: Options) -> list[Finding]:
     if not sheet.rows:
         said = "no rows: its reader finds the table, and serves nothing from it"
         found.append(sheet.finding("empty", "error", said))
-    special = check_csv if sheet.format.startswith(("aiter-gemm", "aiter-fmoe")) else check_json
-    return found + special.of_sheet(sheet, options.device, options.upto, options.kernels)
+    if sheet.format.startswith(("aiter-gemm", "aiter-fmoe")):
+        return found + check_csv.of_sheet(sheet, options.upto, options.kernels)
+    return found + check_json.of_sheet(sheet, options.device, options.upto)
 
 
 def _folders(root: Path) -> list[Finding]:

@@ -26,9 +26,8 @@ FAMILIES = tuple(sorted((
 ), key=len, reverse=True))  # fmt: skip
 
 
-def of_sheet(sheet: Sheet, device: str, upto: int, kernels: Collection[str] | None) -> list[Finding]:
-    """What is wrong in one table; see `check.Options`."""
-    del device  # rows name their chips themselves
+def of_sheet(sheet: Sheet, upto: int, kernels: Collection[str] | None) -> list[Finding]:
+    """What is wrong in one table; see `check.Options`. Rows name their chips themselves."""
     found = [*_unread(sheet), *_uncovered(sheet, upto)]
     if sheet.format.endswith("-untuned"):
         return found + _untidy(sheet)
@@ -53,14 +52,10 @@ def unusable(row: Cells, kernels: Collection[str] | None = None) -> list[tuple[s
         error = aiter_csv.number(cell) if cell else None
         if error is not None and not error <= MOST_ERROR:
             found.append(("wrong", f"{name}={cell}: more than {MOST_ERROR:g} of the results were wrong"))
-    named = (
-        [str(row.config[name]) for name in ("kernelName", "kernelName1", "kernelName2") if (row.config or {}).get(name)]
-        if row.config
-        else []
-    )
-    for name in named if kernels is not None else ():
-        if name not in (kernels or ()):
-            found.append(("kernel", f"kernel {name!r} is not compiled in"))
+    for name in ("kernelName", "kernelName1", "kernelName2") if kernels is not None else ():
+        kernel = (row.config or {}).get(name)
+        if kernel and str(kernel) not in (kernels or ()):
+            found.append(("kernel", f"kernel {kernel!r} is not compiled in"))
     return found
 
 
@@ -130,9 +125,8 @@ def family(sheet: Sheet) -> str:
     return next((name for name in FAMILIES if stem.endswith(name)), str(sheet.path))
 
 
-def identity(sheet: Sheet, row: Cells) -> Identity:
+def identity(row: Cells) -> Identity:
     """What the runtime looks a row up by: nothing of how it was found, or how fast it is."""
-    del sheet
     return tuple(sorted((name, value) for name, value in row.key.items() if value != ""))
 
 
@@ -145,7 +139,7 @@ def across(sheets: Sequence[Sheet]) -> list[Finding]:
             continue
         rows = seen[family(sheet)]
         for row in sheet.rows:
-            key = identity(sheet, row)
+            key = identity(row)
             if key not in rows:
                 rows[key] = (sheet, row)
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,8 @@ FLASHINFER_METADATA = (
 )  # fmt: skip
 
 
-def of_sheet(sheet: Sheet, device: str, upto: int, kernels: Collection[str] | None) -> list[Finding]:
+def of_sheet(sheet: Sheet, device: str, upto: int) -> list[Finding]:
     """What is wrong in one table; see `check.Options`."""
-    del kernels  # no JSON names compiled kernels
     if sheet.format == "aiter-triton":
         return _bounds(sheet)
     if sheet.format in ("flashinfer", "tensorrt-llm"):

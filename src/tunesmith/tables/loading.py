@@ -17,7 +17,7 @@ from tunesmith.tables import aiter_triton, devices, formats, names, policy, vers
 from tunesmith.tables.base import Row, Tables
 from tunesmith.tables.native import FORMAT, NativeTable
 from tunesmith.tables.policy import Rule
-from tunesmith.tables.resolve import resolved
+from tunesmith.tables.resolve import Prefer, resolved
 from tunesmith.tables.sheet import Cells, Found, Sheet
 from tunesmith.tables.versions import Fallback
 
@@ -29,6 +29,7 @@ def load(
     path: str | Path, *, kernel: str = "", size: str = "M", given: Mapping[str, FieldValue] | None = None,
     rename: Mapping[str, str] | None = None, rule: str | None = None, triton: str = "", fallback: Fallback = "lower",
     format: str | None = None, strict: bool = False,
+    prefer: Prefer = "fastest",
 ) -> Tables:  # fmt: skip
     """Read a table, or a folder of them, for `kernel.use_table`. Files are never modified.
 
@@ -44,7 +45,8 @@ def load(
         triton: the running version, for folders that have a folder for each.
         fallback: where there is none for this version: the highest `lower` one, the `newest`, or none (`strict`).
         format: the files' format, where they do not say.
-        strict: two valid rows of one key are an error; otherwise the faster is used, and both are named.
+        strict: two valid rows of one shape are an error; otherwise one is used, and both are named.
+        prefer: which one, the `fastest` or the `first` by the files' names.
 
     Raises:
         BadInput: for a path that is no table, and of a folder when no file in it is one.
@@ -58,7 +60,7 @@ def load(
         sheets, note = _of_version(sheets, triton, fallback)
     chosen = policy.rule(rule) if rule is not None else policy.RULES["nearest"]
     ruled = [_ruled(sheet, chosen, size) for sheet in sheets]
-    return SheetTables(root, _usable(ruled, strict), kernel, size, dict(given or {}), dict(rename or {}), note)
+    return SheetTables(root, _usable(ruled, strict, prefer), kernel, size, dict(given or {}), dict(rename or {}), note)
 
 
 def _ruled(sheet: Sheet, rule: Rule, size: str) -> Sheet:
@@ -120,7 +122,7 @@ def _of_version(sheets: Sequence[Sheet], triton: str, fallback: Fallback) -> tup
     return kept, note
 
 
-def _usable(sheets: Sequence[Sheet], strict: bool) -> list[Sheet]:
+def _usable(sheets: Sequence[Sheet], strict: bool, prefer: Prefer) -> list[Sheet]:
     """Without rows that must not be used; each table that had some gets one warning, with lines."""
     for sheet in sheets:
         for fault in [fault for fault in sheet.faults if fault.severity == "error"][:1]:
@@ -128,7 +130,7 @@ def _usable(sheets: Sequence[Sheet], strict: bool) -> list[Sheet]:
             _warn(f"{fault.path}:{fault.line}: {fault.message}" + (f" (and {more} more)" if more else ""))
     tables = [sheet for sheet in sheets if sheet.format in ("aiter-gemm", "aiter-fmoe")]
     others = [sheet for sheet in sheets if sheet.format not in ("aiter-gemm", "aiter-fmoe")]
-    return [*others, *resolved(tables, strict=strict, warn=_warn)]
+    return [*others, *resolved(tables, prefer=prefer, strict=strict, warn=_warn)]
 
 
 def _warn(text: str) -> None:

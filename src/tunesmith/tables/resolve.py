@@ -43,7 +43,7 @@ def _one_each(
     rivals: defaultdict[tuple[str, Identity], list[tuple[int, Cells]]] = defaultdict(list)
     for i, rows in enumerate(kept):
         for row in rows:
-            rivals[family(sheets[i]), identity(sheets[i], row)].append((i, row))
+            rivals[family(sheets[i]), identity(row)].append((i, row))
     used: list[list[Cells]] = [[] for _ in sheets]
     said: list[str] = []
     for found in rivals.values():
