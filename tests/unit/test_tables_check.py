@@ -322,6 +322,16 @@ def test_a_cache_of_another_chip(tmp_path: Path):
     assert "3 parts" in next(f for f in found if f.code == "unreachable").message
 
 
+def test_a_table_that_is_shipped_as_python_is_parsed_and_never_run(tmp_path: Path):
+    keys = ["('op', 'R', ((8, 4),))", "('op', 'R', ((8, 4),), ())"]
+    source = "raise SystemExit\nbest_configs = {\n" + "".join(f"    {key}: ('R', 1),\n" for key in keys) + "}\n"
+    path = put(tmp_path, "v0_1_trtllm_fused_moe_NVIDIA_B200.py", source.encode())
+    report = check([path])
+    assert [(f.code, f.line) for f in report.findings] == [("unreachable", 3)]
+    assert (report.files, report.rows) == (1, 2)
+    assert check([tmp_path]).files == 0, "in a folder, Python is no table"
+
+
 def test_what_is_no_table_is_passed_over_in_a_folder_and_refused_by_name(tmp_path: Path):
     path = put(tmp_path, "package.json", b'{"name": "x"}')
     report = check([tmp_path])

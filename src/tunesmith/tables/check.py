@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tunesmith.errors import BadInput
-from tunesmith.tables import check_csv, check_json, devices, formats, versions
+from tunesmith.tables import autotuner_caches, check_csv, check_json, devices, formats, versions
 from tunesmith.tables.sheet import Finding, Sheet
 
 #: Conflicts are left in files by a merge that was not finished.
@@ -83,6 +83,11 @@ def _read(file: Path, options: Options, report: Report, *, named: bool) -> Sheet
         data = file.read_bytes()
     except OSError as error:
         report.findings.append(Finding(file, 0, "unreadable", "error", str(error.strerror)))
+        return None
+    if file.suffix == ".py":
+        keys, wrong = autotuner_caches.read_bundled(file, data.decode(errors="replace"))
+        report.findings += wrong
+        report.files, report.rows = report.files + 1, report.rows + len(keys)
         return None
     try:
         sheet = formats.parse(file, data, options.format)
