@@ -39,7 +39,7 @@ from tunesmith.record import ROUNDS, record
 from tunesmith.refresh import BEST, Refreshed, refresh
 from tunesmith.store import Store, default_store
 from tunesmith.subjects import ManyValues, Subjects
-from tunesmith.tables import NativeTable, Tables
+from tunesmith.tables import Tables
 from tunesmith.tune import ONLY, search
 from tunesmith.verification import Verification, verify
 
@@ -478,10 +478,18 @@ class TunedKernel:
     def use_table(self, table: str | Path | Tables) -> None:
         """Look Problems up in a table too, after the store and before the heuristic. The last one given is asked first.
 
+        Args:
+            table: a file or folder of any known format, or what `tunesmith.tables.load` made of one.
+
         Raises:
             BadInput: for a file that is not a table.
         """
-        loaded = NativeTable.read(Path(table)) if isinstance(table, (str, Path)) else table
+        if isinstance(table, (str, Path)):
+            from tunesmith.tables.loading import load  # the readers of all formats: not needed before
+
+            loaded: Tables = load(table)
+        else:
+            loaded = table
         if not callable(getattr(loaded, "lookup", None)):
             raise BadInput(f"{table!r} is no table; good ones: a path, or an object with lookup(key, exact, device)")
         self.tables = (loaded, *self.tables)

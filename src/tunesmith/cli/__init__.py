@@ -17,7 +17,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from tunesmith.cli import plan, store
+from tunesmith.cli import plan, store, table
 from tunesmith.cli.compile import compile_
 from tunesmith.cli.doctor import doctor
 from tunesmith.cli.explain import explain
@@ -48,6 +48,7 @@ app.command()(kernels)
 app.command()(doctor)
 app.add_typer(store.app, name="store")
 app.add_typer(plan.app, name="plan")
+app.add_typer(table.app, name="table")
 
 
 def _print_version(asked: bool) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice
@@ -18,24 +16,15 @@ from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, TunesmithWarning, unknown
 from tunesmith.files import write_whole
 from tunesmith.tables.base import Row
+from tunesmith.tables.lines import Entry, checked_before, note_checked, row_of
 
 FORMAT = "tunesmith-table/1"
 #: what a table cannot do without, and its type
 REQUIRED = {"format": str, "kernel": str, "device": str, "rows": dict}
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One row of a table.
-
-    Attributes:
-        median_s: its time when it was measured.
-        provenance: where it comes from (when it was found, on which exact Problem), for people.
-    """
-
-    config: Config
-    median_s: float | None = None
-    provenance: Mapping[str, str] = field(default_factory=dict[str, str])
+#: Rows that were asked for and are kept ready: more than a server's shapes, a bound all the same.
+SERVED = 65_536
 
 
 @dataclass(frozen=True)
@@ -58,6 +47,9 @@ class NativeTable:
     protocol: str = ""
     soft: Mapping[str, str] = field(default_factory=dict[str, str])
     path: Path | None = None
+    _served: dict[tuple[Problem, str], tuple[Mapping[str, str], Row]] = field(
+        default_factory=dict[tuple[Problem, str], tuple[Mapping[str, str], Row]], repr=False, compare=False
+    )
 
     def lookup(self, key: Key, exact: Problem, device: Device) -> Row | None:
         """The row of just this kernel, device and Problem.
@@ -65,10 +57,20 @@ class NativeTable:
         A table is its user's explicit word: made for another source of the kernel, or under other versions, it is
         used all the same, and the Row's note says so.
         """
-        entry = self.rows.get(key.problem) if (key.kernel, key.device) == (self.kernel, self.device) else None
+        if key.kernel != self.kernel or key.device != self.device:
+            return None
+        asked = (key.problem, key.fingerprint)
+        known = self._served.get(asked)
+        if known is not None and known[0] == key.soft:
+            return known[1]
+        entry = self.rows.get(key.problem)
         if entry is None:
             return None
-        return Row(entry.config, f"table {self.path or '(in memory)'}", "", entry.median_s, self._note(key))
+        row = Row(entry.config, f"table {self.path or '(in memory)'}", "", entry.median_s, self._note(key))
+        if len(self._served) >= SERVED:
+            self._served.clear()
+        self._served[asked] = (key.soft, row)
+        return row
 
     def _note(self, key: Key) -> str:
         notes: list[str] = []
@@ -87,19 +89,31 @@ class NativeTable:
             BadInput: naming the file and what is wrong, for one that is not a table.
         """
         try:
-            data: Any = json.loads(path.read_bytes().decode(), object_pairs_hook=_no_name_twice)
+            content = path.read_bytes()
         except OSError as error:
             raise BadInput(f"table {path} cannot be read: {error.strerror or error}") from error
+        try:
+            known = checked_before(content)
+            if known is not None:
+                return _table_of(known.head, known.rows, path)
+            data: Any = json.loads(content.decode(), object_pairs_hook=_no_name_twice)
         except (ValueError, RecursionError) as error:
             raise BadInput(f"{path} is not a table: {error}") from None
-        return _table_from(data, path)
+        table, whole = _table_from(data, path)
+        if whole:
+            note_checked(content, [problem.text for problem in table.rows])
+        return table
 
     def write(self, path: Path) -> None:
-        """Write it, whole or not at all: rows sorted by Problem, one a line.
+        """Write it, whole or not at all.
 
         Raises:
             OSError: when the file cannot be written.
         """
+        write_whole(path, self.data())
+
+    def data(self) -> bytes:
+        """The file's content: rows sorted by Problem, one a line."""
         head = {
             "format": FORMAT,
             "kernel": self.kernel,
@@ -110,8 +124,7 @@ class NativeTable:
         }
         lines = [f'  "{name}": {_spell(value)},' for name, value in head.items() if value or name in REQUIRED]
         rows = [f"    {_spell(p.text)}: {_spell(_entry_data(e))}" for p, e in sorted(self.rows.items(), key=_by_text)]
-        text = "\n".join(["{", *lines, '  "rows": {', ",\n".join(rows), "  }", "}", ""])
-        write_whole(path, text.encode())
+        return "\n".join(["{", *lines, '  "rows": {', ",\n".join(rows), "  }", "}", ""]).encode()
 
 
 def _by_text(row: tuple[Problem, Entry]) -> str:
@@ -140,21 +153,24 @@ def _no_name_twice(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _table_from(data: Any, path: Path) -> NativeTable:
+def _table_from(data: Any, path: Path) -> tuple[NativeTable, bool]:
+    """The table, and whether each of its rows makes sense."""
     if not isinstance(data, dict) or cast("dict[str, Any]", data).get("format") != FORMAT:
         raise BadInput(f'{path} is not a table: it does not begin with "format": "{FORMAT}"')
     head = cast("dict[str, Any]", data)
     for name, kind in REQUIRED.items():
         if not isinstance(head.get(name), kind):
             raise BadInput(f"{path} is not a table: {name!r} is {head.get(name)!r}, not a {kind.__name__}")
-    soft = head.get("soft", {})
-    if not isinstance(soft, dict):
-        raise BadInput(f"{path} is not a table: 'soft' is {soft!r}, not versions by name")
+    if not isinstance(head.get("soft", {}), dict):
+        raise BadInput(f"{path} is not a table: 'soft' is {head['soft']!r}, not versions by name")
     rows: dict[Problem, Entry] = {}
     bad: list[str] = []
     for text, row in cast("dict[str, Any]", head["rows"]).items():
         try:
-            _add_row(rows, text, row)
+            problem, entry = row_of(text, row)
+            if problem in rows:
+                raise ValueError(f"the same Problem as a row before it ({problem})")
+            rows[problem] = entry
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             bad.append(f"{text}: {error}")
     if bad:
@@ -164,23 +180,13 @@ def _table_from(data: Any, path: Path) -> NativeTable:
             TunesmithWarning,
             stacklevel=4,
         )
-    versions = {str(name): str(value) for name, value in cast("dict[str, Any]", soft).items()}
+    return _table_of(head, rows, path), not bad
+
+
+def _table_of(head: Mapping[str, Any], rows: Mapping[Problem, Entry], path: Path) -> NativeTable:
+    versions = {str(name): str(value) for name, value in head.get("soft", {}).items()}
     fingerprint, protocol = str(head.get("fingerprint", "")), str(head.get("protocol", ""))
     return NativeTable(head["kernel"], head["device"], rows, fingerprint, protocol, versions, path)
-
-
-def _add_row(rows: dict[Problem, Entry], text: str, row: Any) -> None:
-    problem = Problem.parse(text)
-    if problem in rows:
-        raise ValueError(f"the same Problem as a row before it ({problem})")
-    if not isinstance(row, dict) or not isinstance(cast("dict[str, Any]", row).get("config"), dict):
-        raise ValueError("it has no 'config' of knobs")
-    row = cast("dict[str, Any]", row)
-    median_s = row.get("median_s")
-    if median_s is not None and not (type(median_s) in (int, float) and 0 < median_s < math.inf):
-        raise ValueError(f"'median_s' is {median_s!r}: a duration is finite and above 0")
-    provenance = {str(name): str(value) for name, value in row.get("provenance", {}).items()}
-    rows[problem] = Entry(Config(row["config"]), None if median_s is None else float(median_s), provenance)
 
 
 # --- from a store -----------------------------------------------------------------------------------

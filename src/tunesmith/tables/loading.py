@@ -1,0 +1,247 @@
+"""`load`: a table of any format, to be asked by a kernel while it runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
+from tunesmith.core.key import Key
+from tunesmith.core.problem import FieldValue, Problem
+from tunesmith.errors import BadInput, TunesmithWarning
+from tunesmith.tables import aiter_triton, devices, formats, names, policy, versions
+from tunesmith.tables.base import Row, Tables
+from tunesmith.tables.native import FORMAT, NativeTable
+from tunesmith.tables.policy import Rule
+from tunesmith.tables.resolve import Prefer, resolved
+from tunesmith.tables.sheet import Cells, Found, Sheet
+from tunesmith.tables.versions import Fallback
+
+#: Rows that were asked for and are kept ready.
+SERVED = 65_536
+
+
+def load(
+    path: str | Path, *, kernel: str = "", size: str = "M", given: Mapping[str, FieldValue] | None = None,
+    rename: Mapping[str, str] | None = None, rule: str | None = None, triton: str = "", fallback: Fallback = "lower",
+    format: str | None = None, strict: bool = False,
+    prefer: Prefer = "fastest",
+) -> Tables:  # fmt: skip
+    """Read a table, or a folder of them, for `kernel.use_table`. Files are never modified.
+
+    Args:
+        path: a file of any known format, or a folder.
+        kernel: the kernel it is for; where not given, any that asks.
+        size: the kernel's name of the size that rows are looked up by.
+        given: what the file's name says and the kernel's Problem does not: `{"E": 8, "N": 1024}`.
+        rename: the table's name of a knob → the kernel's.
+        rule: by which to look up: `nearest` (the usual: up to a factor of two), `nearest-stock` (as serving engines do,
+            however far), …; see `policy.RULES`. A table of ours is exact where nothing is said, other formats keep
+            their own rule.
+        triton: the running version, for folders that have a folder for each.
+        fallback: where there is none for this version: the highest `lower` one, the `newest`, or none (`strict`).
+        format: the files' format, where they do not say.
+        strict: two valid rows of one shape are an error; otherwise one is used, and both are named.
+        prefer: which one, the `fastest` or the `first` by the files' names.
+
+    Raises:
+        BadInput: for a path that is no table, and of a folder when no file in it is one.
+    """
+    root = Path(path)
+    if rule is None and root.is_file() and root.suffix == ".json" and _is_native(root):
+        return NativeTable.read(root)
+    sheets = _sheets(root, format)
+    note = ""
+    if root.is_dir():
+        sheets, note = _of_version(sheets, triton, fallback)
+    chosen = policy.rule(rule) if rule is not None else policy.RULES["nearest"]
+    ruled = [_ruled(sheet, chosen, size) for sheet in sheets]
+    return SheetTables(root, _usable(ruled, strict, prefer), kernel, size, dict(given or {}), dict(rename or {}), note)
+
+
+def _ruled(sheet: Sheet, rule: Rule, size: str) -> Sheet:
+    """A table of ours has no rule of its own, an engine's can be looked up by another; others keep theirs."""
+    if sheet.format == "native":
+        return replace(sheet, levels=((size, rule),))
+    return sheet.with_rule(rule) if sheet.engine is not None else sheet
+
+
+def _is_native(path: Path) -> bool:
+    with open(path, "rb") as file:
+        return f'"{FORMAT}"'.encode() in file.read(200)
+
+
+def _sheets(root: Path, format: str | None) -> list[Sheet]:
+    if not root.exists():
+        raise BadInput(f"there is no {str(root)!r}; give a table or a folder of tables")
+    sheets: list[Sheet] = []
+    passed: list[str] = []
+    for file in formats.files(root):
+        try:
+            sheets.append(formats.read(file, format))
+        except BadInput as error:
+            if not root.is_dir():
+                raise
+            passed.append(str(error))
+    if not sheets:
+        raise BadInput(f"{root} has no table: {'; '.join(passed[:3]) or 'no .json and no .csv'}")
+    if passed:
+        _warn(f"{root}: {len(passed)} files are left out: {'; '.join(passed[:3])}{'; …' if len(passed) > 3 else ''}")
+    return sheets
+
+
+def _of_version(sheets: Sequence[Sheet], triton: str, fallback: Fallback) -> tuple[list[Sheet], str]:
+    """Of tables that lie in a folder for each version, those that serve the running one: for each name its own."""
+    there = {str(sheet.about["triton_folder"]) for sheet in sheets if "triton_folder" in sheet.about}
+    if not there:
+        return list(sheets), ""
+    if not triton:
+        listed = ", ".join(sorted(there, key=versions.numbers))
+        raise BadInput(f"the tables are for Triton {listed}: say which one runs, with triton=VERSION")
+    kept = [sheet for sheet in sheets if "triton_folder" not in sheet.about]
+    by_name: dict[str, dict[str, Sheet]] = {}
+    for sheet in sheets:
+        if "triton_folder" in sheet.about:
+            by_name.setdefault(sheet.path.name, {})[str(sheet.about["triton_folder"])] = sheet
+    others: dict[str, int] = {}
+    for same in by_name.values():
+        found = versions.choose(triton, same, fallback)
+        if found.version is not None:
+            kept.append(same[found.version])
+            if found.note:
+                others[found.version] = others.get(found.version, 0) + 1
+    if not others:
+        return kept, ""
+    listed = ", ".join(f"{version} ({others[version]})" for version in sorted(others, key=versions.numbers))
+    note = f"made for another Triton than {triton}: {listed}"
+    _warn(f"{sum(others.values())} tables are {note}; they may be stale")
+    return kept, note
+
+
+def _usable(sheets: Sequence[Sheet], strict: bool, prefer: Prefer) -> list[Sheet]:
+    """Without rows that must not be used; each table that had some gets one warning, with lines."""
+    for sheet in sheets:
+        for fault in [fault for fault in sheet.faults if fault.severity == "error"][:1]:
+            more = sum(other.severity == "error" for other in sheet.faults) - 1
+            _warn(f"{fault.path}:{fault.line}: {fault.message}" + (f" (and {more} more)" if more else ""))
+    tables = [sheet for sheet in sheets if sheet.format in ("aiter-gemm", "aiter-fmoe")]
+    others = [sheet for sheet in sheets if sheet.format not in ("aiter-gemm", "aiter-fmoe")]
+    return [*others, *resolved(tables, prefer=prefer, strict=strict, warn=_warn)]
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, TunesmithWarning, stacklevel=4)
+
+
+class SheetTables:
+    """Tables of one or many files, asked as one.
+
+    Args:
+        note: what a user should know of every row.
+    """
+
+    def __init__(
+        self, root: Path, sheets: Sequence[Sheet], kernel: str, size: str, given: Mapping[str, FieldValue],
+        rename: Mapping[str, str], note: str,
+    ) -> None:  # fmt: skip
+        self.root, self.sheets = root, tuple(sheets)
+        self._kernel, self._size, self._given, self._rename, self._note = kernel, size, given, rename, note
+        self._served: dict[tuple[Problem, str, str], Row | None] = {}
+        self._configs: dict[tuple[int, int], Config | None] = {}
+        self._for_device: dict[str, list[tuple[int, Sheet, str]]] = {}
+
+    def lookup(self, key: Key, exact: Problem, device: Device) -> Row | None:
+        """The row for a call, by the table's own rule for sizes."""
+        if self._kernel and key.kernel != self._kernel:
+            return None
+        asked = (exact, key.kernel, key.device)
+        if asked in self._served:
+            return self._served[asked]
+        row = self._found(key.kernel, exact, device)
+        if len(self._served) >= SERVED:
+            self._served.clear()
+        self._served[asked] = row
+        return row
+
+    def explain(self, problem: Problem, device: Device) -> str:
+        """Which row serves a Problem, how far it is, by which rule; or why none does."""
+        candidates = list(self._candidates(problem, device))
+        if not candidates:
+            shipped = sorted({sheet.name.device for sheet in self.sheets if sheet.name is not None})
+            return devices.match(device.name, shipped).note or f"{self.root} has no table for {problem}"
+        _, sheet, note, fields = candidates[0]
+        return f"{sheet.path}: {sheet.explain(fields)}" + (f"; {note}" if note else "")
+
+    def _found(self, kernel: str, exact: Problem, device: Device) -> Row | None:
+        for i, sheet, note, fields in self._candidates(exact, device):
+            if sheet.format == "native" and sheet.about.get("kernel") != kernel:
+                continue
+            found = self._bounded(sheet, fields) if sheet.format == "aiter-triton" else sheet.find(fields)
+            if found is None:
+                continue
+            config = self._config(i, sheet, found.row)
+            if config is None:
+                continue
+            distance = "" if found.exact else str(found)
+            seconds = found.row.us / 1e6 if found.row.us is not None and found.row.us > 0 else None
+            notes = "; ".join(filter(None, (note, self._note)))
+            return Row(config, f"table {sheet.path}:{found.row.line}", distance, seconds, notes)
+        return None
+
+    def _bounded(self, sheet: Sheet, fields: Mapping[str, FieldValue]) -> Found | None:
+        size = fields.get(self._size)
+        row = aiter_triton.find(sheet, size).row if isinstance(size, int) else None
+        return None if row is None else Found(row, {})
+
+    def _candidates(self, exact: Problem, device: Device) -> Iterable[tuple[int, Sheet, str, Mapping[str, FieldValue]]]:
+        """(number, table, note, fields to look up by) of the tables that could serve a Problem."""
+        problem: dict[str, FieldValue] = {**exact, **self._given, "gfx": device.arch, "cu_num": device.units}
+        for i, sheet, note in self._of(device):
+            if not self._fits(sheet, problem):
+                continue
+            fields = dict(problem)
+            if sheet.levels and self._size in problem:
+                fields.setdefault(sheet.levels[-1][0], problem[self._size])
+            yield i, sheet, note, fields
+
+    def _fits(self, sheet: Sheet, problem: Mapping[str, FieldValue]) -> bool:
+        """Whether a table is for the sizes of a Problem, and for what was given."""
+        about: dict[str, Any] = dict(sheet.name.fields) if sheet.name is not None else {}
+        if sheet.format == "aiter-triton":
+            about = {name: sheet.about[name] for name in ("N", "K") if name in sheet.about}
+            if sheet.about.get("arch", problem["gfx"]) != problem["gfx"]:
+                return False
+        return all(
+            problem.get(name) == value for name, value in about.items() if name in names.SIZES or name in self._given
+        )
+
+    def _of(self, device: Device) -> list[tuple[int, Sheet, str]]:
+        """The tables of a device, those of just its name first."""
+        if device.identity not in self._for_device:
+            found: list[tuple[int, Sheet, str]] = []
+            for i, sheet in enumerate(self.sheets):
+                if sheet.name is None:
+                    if sheet.format != "native" or sheet.about.get("device") == device.identity:
+                        found.append((i, sheet, ""))
+                    continue
+                match = devices.match(device.name, [sheet.name.device])
+                if match.name is not None:
+                    found.append((i, sheet, match.note))
+            self._for_device[device.identity] = sorted(found, key=lambda one: bool(one[2]))
+        return self._for_device[device.identity]
+
+    def _config(self, i: int, sheet: Sheet, row: Cells) -> Config | None:
+        """The row's Config; of one that makes no sense a warning, once."""
+        place = (i, row.line)
+        if place not in self._configs:
+            knobs = {self._rename.get(name, name): value for name, value in (row.config or {}).items()}
+            try:
+                self._configs[place] = None if row.config is None else Config(knobs)
+            except BadInput as error:
+                _warn(f"{sheet.path}:{row.line}: {error}; the row is not used")
+                self._configs[place] = None
+        return self._configs[place]
