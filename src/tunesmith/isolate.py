@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import replace
 from typing import Any
 
 from tunesmith import children
@@ -34,6 +35,16 @@ class Isolation:
     def of_fixed(self, declared: Declaration) -> Isolation:
         """That of the kernel with more knobs held at one value: it is found as this one is."""
         return Isolation(self._kernel, declared)
+
+    def of(self, subject: Subject, wanted: bool | None = None) -> Subject:
+        """A Subject whose candidates run in a worker where that is wanted and can be, which is decided when a search
+        begins.
+
+        Args:
+            wanted: as of `autotune`; what was said there if not given.
+        """
+        asked = self._declared.isolate if wanted is None else wanted
+        return replace(subject, recipe=lambda: self.recipe(subject, asked))
 
     def recipe(self, subject: Subject, wanted: bool | None) -> Recipe | None:
         """What a worker needs for a search; `None` where candidates run in this process.

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import update_wrapper
 from pathlib import Path
@@ -22,29 +18,28 @@ from tunesmith.core.key import Key
 from tunesmith.core.model import explain
 from tunesmith.core.outcome import Choice, Recording, Trial
 from tunesmith.core.problem import Problem
+from tunesmith.decide import REMEMBERED, Decider
 from tunesmith.declaration import Declaration, Frontend, SpaceLike
 from tunesmith.dispatch import Call, Dispatcher, LeftOut
-from tunesmith.errors import BadInput, Busy, LookupMiss, TunesmithWarning
-from tunesmith.evaluate import Effort, Subject
+from tunesmith.errors import BadInput, LookupMiss
+from tunesmith.evaluate import Subject
 from tunesmith.events import Summary
-from tunesmith.invariant import settled
 from tunesmith.isolate import Isolation
 from tunesmith.kernel import Clock, Job, Kernel
-from tunesmith.measure.allowed import captures_spared, why_not_to_measure
+from tunesmith.measure.allowed import captures_spared
 from tunesmith.measure.failure import name_the_config
 from tunesmith.ncu import compare, counters_of
-from tunesmith.options import Policy, options, policy_in_force
+from tunesmith.offline import Offline
+from tunesmith.options import policy_in_force
 from tunesmith.prepare import Fill, Preparation, Steps, Wanted
 from tunesmith.record import ROUNDS, record
-from tunesmith.refresh import BEST, Refreshed, refresh
-from tunesmith.store import Store, default_store
-from tunesmith.subjects import ManyValues, Subjects
+from tunesmith.refresh import BEST, Refreshed
+from tunesmith.store import default_store
+from tunesmith.subjects import Subjects
 from tunesmith.tables import Tables
-from tunesmith.tune import ONLY, search
-from tunesmith.verification import Verification, verify
+from tunesmith.tune import ONLY
+from tunesmith.verification import Verification
 
-#: Choices and loaded binaries kept in memory for a kernel: far more than a model's shapes, a bound all the same.
-REMEMBERED = 4096
 #: Stands over what the performance model says.
 MODEL_HEADING = "by the performance model"
 
@@ -56,28 +51,26 @@ class TunedKernel:
     """
 
     def __init__(
-        self, kernel: Kernel, declared: Declaration, wrapped: Any = None, frontend: Frontend | None = None
-    ) -> None:
+        self, kernel: Kernel, declared: Declaration, wrapped: Any = None, frontend: Frontend | None = None,
+        isolation: Isolation | None = None,
+    ) -> None:  # fmt: skip
         declared.check(kernel)
-        self.kernel, self.declared, self._frontend = kernel, declared, frontend or Frontend()
-        self.tables: tuple[Tables, ...] = ()
-        self._choices: OrderedDict[tuple[Policy, Key], Choice] = OrderedDict()
+        self.kernel, self.declared = kernel, declared
+        said = frontend or Frontend()
         self._binaries = Binaries(REMEMBERED)
-        self._waited: set[Key] = set()  # Keys for which a call has waited in vain: the next does not wait again
-        self._subjects = Subjects(kernel, declared, self._frontend)
+        self._subjects = Subjects(kernel, declared, said)
         # An Executable of just one Problem must not serve the others of its bucket: each call asks anew which one.
         self._exact_only = kernel.per_problem and bool(declared.spec.buckets)
-        self._isolation = Isolation(self, declared)
-        self._lock = threading.Lock()
-        self._many_values = ManyValues(kernel.name, declared)
+        self._isolation = isolation or Isolation(self, declared)
         self._left_out = LeftOut(kernel, declared.spec)
-        self._warned: set[str] = set()
         self._served: WeakKeyDictionary[Callable[..., Any], Choice] = WeakKeyDictionary()
         self._notes_latest = frontend is not None
         self._dispatcher = Dispatcher(
             kernel.signature, declared.spec, self._resolve, declared.policy, name=kernel.name,
-            extra=self._frontend.extra, notes_latest=self._notes_latest, refused=self._frontend.refused,
+            extra=said.extra, notes_latest=self._notes_latest, refused=said.refused,
         )  # fmt: skip
+        self._decider = Decider(kernel, declared, said, self._subjects, self._isolation, self._dispatcher.clear)
+        self._offline = Offline(kernel, declared, self._subjects, self._decider)
         # A class of its own, whose __call__ is the generated function: a frame less, and keywords bound once.
         own_class = type("TunedKernel", (type(self),), {"__call__": staticmethod(self._dispatcher.call)})
         cast(Any, self).__class__ = own_class
@@ -100,6 +93,11 @@ class TunedKernel:
     def flags(self) -> Mapping[str, object]:
         """Further fields of such a Problem, with their usual values."""
         return self.declared.flags
+
+    @property
+    def tables(self) -> tuple[Tables, ...]:
+        """What `use_table` was given, the last one first."""
+        return self._decider.tables
 
     # --- calling ---------------------------------------------------------------------------------
 
@@ -138,10 +136,7 @@ class TunedKernel:
 
     def lookup(self, *args: Any, **kwargs: Any) -> Choice | None:
         """The Choice that is known for a call, `None` if there is none. Launches and measures nothing."""
-        store = default_store()
-        subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
-        subject, tables = self._subjects.pinned(subject, store, self.tables)
-        return tracks.known_choice(subject, store, tables, "lookup")
+        return self._decider.known(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
 
     def key(self, *args: Any, **kwargs: Any) -> Key:
         """Everything that decides which Choice is right for a call."""
@@ -150,7 +145,7 @@ class TunedKernel:
     def choice(self, *args: Any, **kwargs: Any) -> Choice:
         """The Choice that a call would use under the policy in force; under `search` that may mean measuring."""
         subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
-        return self._choose(subject, self._allowed(subject, policy_in_force(self.declared.policy)))
+        return self._decider.choose(subject, self._decider.allowed(subject, policy_in_force(self.declared.policy)))
 
     def explain(self, *args: Any, ncu: str | Path | None = None, **kwargs: Any) -> None:
         """Print what a call would use and why: track, source, runner-up, ties. Measures nothing.
@@ -170,10 +165,7 @@ class TunedKernel:
         subject = self._subjects.of(call)
         policy = policy_in_force(self.declared.policy)
         store = default_store()
-        with self._lock:
-            choice = self._choices.get((policy, subject.key))
-        if choice is None:
-            choice = self._explained(self._subjects.narrowed(subject), policy, store)
+        choice = self._decider.foreseen(subject, policy)
         notes = [choice.note]
         if self.declared.invariance is not None and policy.track != "default":
             notes.append(self.declared.invariance.told(subject.key, store))
@@ -207,29 +199,6 @@ class TunedKernel:
             raise BadInput(f"{key.kernel}: nothing to compare {ncu} with: {why}")
         return explain(found, subject.device) + compare(counters_of(ncu, self.kernel.name), found)
 
-    def _explained(self, subject: Subject, policy: Policy, store: Store) -> Choice:
-        asked = self._asked(subject, policy)
-        foreseen = [choice for authority in policy.by if (choice := authority.foresee(asked)) is not None]
-        if foreseen:
-            return foreseen[0]
-        if policy.track == "default" or subject.space.only is not None:
-            return tracks.default_choice(self._subjects.default(subject)(), subject.space, policy.track)
-        subject, tables = self._subjects.pinned(subject, store, self.tables)
-        default = self._subjects.default(subject)
-        if policy.track == "search":
-            fresh = tracks.fresh_choice(subject, store, tables, self._subjects.effort())
-            if fresh is not None:
-                return fresh
-        known = tracks.known_choice(subject, store, tables, policy.track)
-        if known is None:
-            would = "; a call would search" if policy.track == "search" else ""
-            note = tracks.miss(subject, store) + would
-            return tracks.default_choice(default(), subject.space, policy.track, note=note)
-        if policy.track == "search":
-            stale = known.note or "the Space is another, or the search had less time"
-            return replace(known, note=f"{stale}; a call would search")
-        return known
-
     # --- tuning ----------------------------------------------------------------------------------
 
     def tune(
@@ -250,45 +219,9 @@ class TunedKernel:
             NoWorkingConfig: when every Config failed.
             Busy: when another process or thread has been searching the same key for longer than `TUNESMITH_WAIT_S`.
         """
-        self._refuse_read_only("tuned")
-        subject = self._isolated(self.subject(*args, **kwargs), isolate)
-        effort = self._subjects.effort(budget_s, strategy, launches)
-
-        def busy() -> Summary:
-            raise self._busy(subject.key)
-
-        def searched(subject: Subject) -> Summary:
-            with self._claimed(subject.key) as store:
-                clock = self._subjects.clock(subject.device)
-                return search(subject, self._subjects.default(subject), store, clock, effort)
-
-        summary = settled(
-            self.declared.invariance, subject, default_store(), effort.wait_s, searched,
-            lambda found: found.choice, busy, (),
-        )  # fmt: skip
-        self._found(subject.key)
-        assert summary.choice is not None
-        self._tell(subject, summary.choice, summary)
-        return summary
-
-    def _refuse_read_only(self, what: str) -> None:
-        if options().read_only:
-            raise BadInput(f"{self.kernel.name} is not {what}: TUNESMITH_READ_ONLY is set, and nothing is measured")
-
-    @contextmanager
-    def _claimed(self, key: Key) -> Generator[Store]:
-        """The store, while nobody else searches the key."""
-        store, wait_s = default_store(), options().wait_s
-        with store.claim(key, wait_s) as claimed:
-            if not claimed:
-                raise self._busy(key)
-            yield store
-
-    def _busy(self, key: Key) -> Busy:
-        return Busy(
-            f"{self.kernel.name}({key.problem}) has been searched by another process for more than "
-            f"{options().wait_s:g} s; wait for it, or raise TUNESMITH_WAIT_S"
-        )
+        self._offline.refuse_read_only("tuned")
+        subject = self._isolation.of(self.subject(*args, **kwargs), isolate)
+        return self._offline.tune(subject, self._subjects.effort(budget_s, strategy, launches))
 
     def refresh(self, *args: Any, best: int = BEST, anyway: bool = False, **kwargs: Any) -> Refreshed | None:
         """Race what is stored for a call's arguments against the next best of then, if it was found under other
@@ -302,14 +235,8 @@ class TunedKernel:
             BadInput: under TUNESMITH_READ_ONLY.
             Busy: when another search has been at the key or the device for longer than `TUNESMITH_WAIT_S`.
         """
-        self._refuse_read_only("refreshed")
-        subject = self._isolated(self.subject(*args, **kwargs), None)
-        subject, _ = self._subjects.pinned(subject, default_store(), ())
-        clock, effort = self._subjects.clock(subject.device), self._subjects.effort()
-        with self._claimed(subject.key) as store:
-            found = refresh(subject, store, clock, effort, best, anyway)
-        self._found(subject.key)
-        return found
+        self._offline.refuse_read_only("refreshed")
+        return self._offline.refresh(self._isolation.of(self.subject(*args, **kwargs)), best, anyway)
 
     def verify(self, *args: Any, **kwargs: Any) -> Verification:
         """Check the results of the Config that is known for a call against the reference's; times nothing.
@@ -319,15 +246,7 @@ class TunedKernel:
         Raises:
             BadInput: for a kernel without `reference=`.
         """
-        store = default_store()
-        subject = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs))
-        subject, tables = self._subjects.pinned(subject, store, self.tables)
-        known = tracks.known_choice(subject, store, tables, "lookup") or tracks.default_choice(
-            self._subjects.default(subject)(), subject.space, "lookup"
-        )
-        found = verify(subject, known, store, self._subjects.clock(subject.device), self._subjects.effort())
-        self._found(subject.key)
-        return found
+        return self._offline.verify(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
 
     def undecide(self, *args: Any, **kwargs: Any) -> None:
         """Let the next search decide anew which values the knobs of `summation` have for a call's family.
@@ -335,12 +254,7 @@ class TunedKernel:
         Raises:
             BadInput: for a kernel without `invariant_over`.
         """
-        shared = self.declared.invariance
-        if shared is None:
-            raise BadInput(f"{self.kernel.name} has no families: its autotune has no invariant_over=")
-        key = self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)).key
-        shared.undecide(key, default_store())
-        self._found(key)
+        self._offline.undecide(self.key(*args, **kwargs))
 
     def record(
         self, *args: Any, rounds: int = ROUNDS, only: Sequence[Config] | None = None, isolate: bool | None = None,
@@ -357,7 +271,7 @@ class TunedKernel:
             BadInput: for a Space too large to enumerate.
             Busy: when another search measures on the device for longer than `TUNESMITH_WAIT_S`.
         """
-        subject = self._isolated(self.subject(*args, **kwargs), isolate)
+        subject = self._isolation.of(self.subject(*args, **kwargs), isolate)
         return record(subject, self._subjects.clock(subject.device), self._subjects.effort(), rounds, only)
 
     def subject(self, *args: Any, **kwargs: Any) -> Subject:
@@ -371,12 +285,6 @@ class TunedKernel:
     def why_not_isolated(self, *args: Any, **kwargs: Any) -> str:
         """Why no worker can run the candidates of a search for a call; empty if one can."""
         return self._isolation.why_not(self.subject(*args, **kwargs))
-
-    def _isolated(self, subject: Subject, isolate: bool | None) -> Subject:
-        """A Subject whose candidates run in a worker where that is asked for and can be: decided when a search
-        begins."""
-        wanted = self.declared.isolate if isolate is None else isolate
-        return replace(subject, recipe=lambda: self._isolation.recipe(subject, wanted))
 
     def prepare(
         self, problems: Iterable[Wanted], *, device: Any = None, fill: Mapping[str, Fill] | None = None, **given: Any
@@ -410,31 +318,11 @@ class TunedKernel:
         return Preparation(steps, place, fill or {}, given).run(problems)
 
     def _must_measure(self, call: Call) -> bool:
-        """Whether this call would search under the policy in force."""
-        policy = policy_in_force(self.declared.policy)
-        if policy.track != "search" or options().read_only:
-            return False
-        subject = self._subjects.of(call)
-        with self._lock:
-            if (policy, subject.key) in self._choices:
-                return False
-        subject, tables = self._subjects.pinned(self._subjects.narrowed(subject), default_store(), self.tables)
-        effort = self._subjects.effort()
-        return subject.space.only is None and (tracks.fresh_choice(subject, default_store(), tables, effort) is None)
+        return self._decider.must_measure(call)
 
     def _choose_ahead(self, call: Call) -> Choice:
-        """A call's Choice, kept in memory for calls under `lookup` too: there it may not cost a read of the store."""
         policy = policy_in_force(self.declared.policy)
-        subject = self._subjects.of(call, identify=policy.identifies)
-        choice = self._choose(subject, policy)
-        if policy.track != "default" and not policy.by and choice.source not in (tracks.DEFAULT, tracks.MEANWHILE):
-            lookup, strict = Policy.of("lookup"), Policy.of("lookup", strict=True)
-            known = self._looked_up(self._subjects.narrowed(subject), lookup)
-            if known.source != tracks.DEFAULT:
-                with self._lock:
-                    self._remember(lookup, subject.key, known)
-                    self._remember(strict, subject.key, known)
-        return choice
+        return self._decider.choose_ahead(self._subjects.of(call, identify=policy.identifies), policy)
 
     def _job(self, call: Call, config: Config) -> Job | None:
         return job_for(config, self._subjects.of(call, identify=False))
@@ -466,9 +354,9 @@ class TunedKernel:
             SpaceError: for an unknown knob or a value that is not of its axis.
         """
         declared = self.declared.fix(self.kernel.name, Config(knobs))
-        fixed = TunedKernel(self.kernel, declared, getattr(self, "__wrapped__", None))
-        fixed.tables = self.tables
-        fixed._isolation = self._isolation.of_fixed(declared)
+        isolation = self._isolation.of_fixed(declared)
+        fixed = TunedKernel(self.kernel, declared, getattr(self, "__wrapped__", None), isolation=isolation)
+        fixed._decider.tables = self.tables
         return fixed
 
     def fingerprint(self) -> str:
@@ -492,10 +380,7 @@ class TunedKernel:
             loaded = table
         if not callable(getattr(loaded, "lookup", None)):
             raise BadInput(f"{table!r} is no table; good ones: a path, or an object with lookup(key, exact, device)")
-        self.tables = (loaded, *self.tables)
-        with self._lock:
-            self._choices.clear()
-        self._dispatcher.clear()
+        self._decider.use_table(loaded)
 
     # --- from a call to a launch -----------------------------------------------------------------
 
@@ -507,9 +392,9 @@ class TunedKernel:
     def _resolved(self, call: Call) -> tuple[Callable[..., Any], bool]:
         policy = policy_in_force(self.declared.policy)
         subject = self._subjects.of(call, identify=policy.identifies)
-        allowed = self._allowed(subject, policy)
+        allowed = self._decider.allowed(subject, policy)
         try:
-            choice = self._choose(subject, allowed)
+            choice = self._decider.choose(subject, allowed)
         except LookupMiss:
             missed.refused(self.kernel.name, subject.key.problem, self.typed(call.exact))
             raise
@@ -525,109 +410,6 @@ class TunedKernel:
         if self._notes_latest:
             self._served[launch] = choice
         return launch, kept and not self._exact_only
-
-    def _allowed(self, subject: Subject, policy: Policy) -> Policy:
-        """The policy as far as this moment allows it: where nothing may be measured, a search is a look-up."""
-        with self._lock:
-            known = (policy, subject.key) in self._choices
-        why = "" if policy.track != "search" or known or subject.space.only is not None else why_not_to_measure()
-        if not why:
-            return policy
-        if why not in self._warned and tracks.known_choice(subject, default_store(), self.tables, "lookup") is None:
-            self._warned.add(why)
-            warnings.warn(
-                f"{self.kernel.name}({subject.key.problem}) was called {why}, where nothing can be measured, and "
-                "nothing is known of it: its default Config serves. Call or tune it once before",
-                TunesmithWarning, stacklevel=2,
-            )  # fmt: skip
-        return Policy.of("lookup", by=policy.by)
-
-    def _choose(self, subject: Subject, policy: Policy) -> Choice:
-        remembered = (policy, subject.key)
-        with self._lock:
-            if remembered in self._choices:
-                self._choices.move_to_end(remembered)
-                return self._choices[remembered]
-        choice, summary = self._decide(self._isolated(self._subjects.narrowed(subject), None), policy)
-        self._tell(subject, choice, summary)
-        with self._lock:
-            if choice.source == tracks.MEANWHILE:
-                if len(self._waited) >= REMEMBERED:
-                    self._waited.clear()
-                self._waited.add(subject.key)
-                return choice
-            self._remember(policy, subject.key, choice)
-        return choice
-
-    def _remember(self, policy: Policy, key: Key, choice: Choice) -> None:
-        """Keep a Choice in memory; under the lock."""
-        self._choices[policy, key] = choice
-        while len(self._choices) > REMEMBERED:
-            self._choices.popitem(last=False)
-
-    def _decide(self, subject: Subject, policy: Policy) -> tracks.Decided:
-        choice, summary = tracks.decided(self._asked(subject, policy))
-        if summary is not None:
-            self._found(subject.key)
-            self._many_values.note(subject.key.problem, summary)
-        return choice, summary
-
-    def _asked(self, subject: Subject, policy: Policy) -> tracks.Asked:
-        """What has to be decided, and how far this Policy's track would go for it."""
-        default, effort, store = self._subjects.default(subject), self._subjects.effort(), default_store()
-        if subject.key in self._waited:
-            effort = replace(effort, wait_s=0.0)
-
-        def clock() -> Clock:
-            return self._subjects.clock(subject.device)
-
-        def known() -> Choice | None:
-            pinned, tables = self._subjects.pinned(subject, store, self.tables)
-            return tracks.fresh_choice(pinned, store, tables, effort)
-
-        def decide() -> tracks.Decided:
-            if policy.track == "default":
-                return tracks.default_choice(default(), subject.space, "default"), None
-            if policy.track == "lookup":
-                return self._looked_up(subject, policy), None
-            return self._searched(subject, store, effort)
-
-        return tracks.Asked(subject, policy, default, store, clock, effort, known, decide)
-
-    def _searched(self, subject: Subject, store: Store, effort: Effort) -> tracks.Decided:
-        """What is known, or a search finds; a family's shared knobs are decided first."""
-
-        def find(subject: Subject) -> tracks.Decided:
-            return tracks.find(
-                subject, self._subjects.default(subject), store, self.tables,
-                lambda: self._subjects.clock(subject.device), effort, options(),
-            )  # fmt: skip
-
-        def busy() -> tracks.Decided:
-            why = "another process decides the knobs that its family shares"
-            return tracks.meanwhile(self._subjects.default(subject)(), why), None
-
-        return settled(
-            self.declared.invariance, subject, store, effort.wait_s, find, lambda found: found[0], busy,
-            (tracks.DEFAULT, tracks.MEANWHILE),
-        )  # fmt: skip
-
-    def _looked_up(self, subject: Subject, policy: Policy) -> Choice:
-        subject, tables = self._subjects.pinned(subject, default_store(), self.tables)
-        return tracks.lookup(subject, self._subjects.default(subject), default_store(), tables, policy)
-
-    def _tell(self, subject: Subject, choice: Choice, summary: Summary | None) -> None:
-        if self._frontend.chosen is not None:
-            self._frontend.chosen(subject.key, choice, subject.arguments, summary)
-
-    def _found(self, key: Key) -> None:
-        """A search has ended: every call asks again, those of its Key the store, the others what is in memory."""
-        with self._lock:
-            self._waited.discard(key)
-            family = self.declared.invariance is not None  # what the others have may not be of its values
-            for remembered in [(policy, known) for policy, known in self._choices if family or known == key]:
-                del self._choices[remembered]
-        self._dispatcher.clear()
 
     # --- as an object ----------------------------------------------------------------------------
 
