@@ -17,7 +17,7 @@ from tunesmith.options import policy, take_over_asked
 
 if TYPE_CHECKING:
     from tunesmith.api import autotune
-    from tunesmith.backends import cc
+    from tunesmith.backends import cc, cuda
     from tunesmith.backends.call import built
     from tunesmith.core.model import Model, Rows, Tiles, Work
     from tunesmith.measure.modelled import ModelClock
@@ -39,6 +39,7 @@ _LAZY = {
     "autotune": ("tunesmith.api", "autotune"),
     "built": ("tunesmith.backends.call", "built"),
     "cc": ("tunesmith.backends.cc", None),
+    "cuda": ("tunesmith.backends.cuda", None),
     "misses": ("tunesmith.missed", "misses"),
     "take_over": ("tunesmith.takeover", "take_over"),
     "watch": ("tunesmith.report.terminal", "watch"),
@@ -47,7 +48,7 @@ _LAZY = {
 __all__ = [
     "Axis", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Model", "ModelClock", "Problem",
     "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial", "TunedKernel", "Untried", "Work",
-    "add_device", "autotune", "booleans", "built", "cc", "choices", "integers", "known_device", "known_devices",
+    "add_device", "autotune", "booleans", "built", "cc", "choices", "cuda", "integers", "known_device", "known_devices",
     "misses", "permutations", "policy", "powers_of_two", "take_over", "watch",
 ]  # fmt: skip
 

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from kernels import KernelConformance, ready
 
 from tunesmith import Config, Problem, built
 from tunesmith.backends import describe, kernel_of
 from tunesmith.backends.call import CallableKernel
 from tunesmith.backends.cpu import cpu
+from tunesmith.conformance import KernelConformance, ready
 from tunesmith.errors import BadInput, SpaceError
 from tunesmith.kernel import Kernel
 
