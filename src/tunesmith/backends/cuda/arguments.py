@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from tunesmith.backends.cuda.driver import done, driver
 from tunesmith.backends.cuda.source import Parameter
-from tunesmith.dispatch.arguments import dtype_name, is_array
+from tunesmith.dispatch.arguments import dtype_name, is_array, memory_address
 from tunesmith.errors import BadInput
 
 #: DLPack's kinds of memory that a kernel on an NVIDIA GPU can read: CUDA, CUDA managed
@@ -60,13 +59,7 @@ def address_of(parameter: Parameter, array: Any, index: int) -> int:
     found = index_of(name, array)
     if found != index:
         raise BadInput(f"argument {name!r} is on GPU {found}; expected GPU {index}, for which the kernel was loaded")
-    if _is_torch(array):
-        return int(array.data_ptr())
-    if _is_cupy(array):
-        return int(array.data.ptr)
-    if hasattr(array, "__cuda_array_interface__"):
-        return int(array.__cuda_array_interface__["data"][0])
-    return _dlpack_address(array)
+    return memory_address(name, array)
 
 
 def stream_of(arrays: Sequence[Any], index: int) -> int:
@@ -94,22 +87,3 @@ def _is_cupy(array: Any) -> bool:
 
 def _elsewhere(name: str, where: object) -> BadInput:
     return BadInput(f"argument {name!r} is on {where}; expected an array on a GPU: a CUDA kernel runs there")
-
-
-class _Tensor(ctypes.Structure):
-    """DLPack's DLTensor, as far as it is read."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
-    ]  # fmt: skip
-
-
-def _dlpack_address(array: Any) -> int:
-    """An array's address by DLPack, without waiting for its stream: the kernel is launched in it."""
-    capsule = array.__dlpack__(stream=-1)
-    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    tensor = _Tensor.from_address(pointer_of(capsule, b"dltensor"))
-    return int(tensor.data or 0) + int(tensor.byte_offset)

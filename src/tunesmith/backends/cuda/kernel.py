@@ -73,7 +73,6 @@ class CudaKernel:
     index: int | None = None
     backend: str = "cuda"
     per_problem: bool = False
-    specialised: Specialised = field(default_factory=lambda: Specialised(where=_where))
     _of_calls: dict[object, CudaKernel] = field(default_factory=dict[object, "CudaKernel"], repr=False)
 
     # --- what it is ---
@@ -81,6 +80,11 @@ class CudaKernel:
     @cached_property
     def signature(self) -> inspect.Signature:
         return self.prototype.signature
+
+    @cached_property
+    def specialised(self) -> Specialised:
+        # No binary depends on an alignment. But who looks at it has each array's address, and hands it on.
+        return Specialised(alignment=self.prototype.arrays, where=_where)
 
     @cached_property
     def macros(self) -> dict[str, str | None]:
@@ -271,8 +275,8 @@ class CudaKernel:
             artifact, cubin = Artifact.read(path), cubin_beside(path).read_bytes()
         resources = self._check_limits(config, device, artifact)
         grid, block, shared = (self._size(what, config, device) for what in ("grid", "block", "shared"))
-        most = shared.of() if shared.constant else device.shared_bytes_per_block - artifact.shared_bytes
-        cluster = None if self.cluster is None else three(self._size("cluster", config, device).of(), "cluster")
+        most = shared.value() if shared.constant else device.shared_bytes_per_block - artifact.shared_bytes
+        cluster = None if self.cluster is None else three(self._size("cluster", config, device).value(), "cluster")
         function = driver.load_function(index, cubin, artifact.entry, max(0, most), cluster)
         launch = launcher(self.prototype, function, index, grid, block, shared, self.name)
         return CudaExecutable(config, resources, launch, artifact, path)
@@ -285,13 +289,14 @@ class CudaKernel:
             if text and re.fullmatch(r"\(*\s*\d+\s*\)*", text)
         }
         fixed = {DEVICE: device, **FLAG_DEFAULTS, **usual, **config}
-        return resolved(self._extents[what], {n: v for n, v in fixed.items() if n not in self.signature.parameters})
+        known = {name: value for name, value in fixed.items() if name not in self.signature.parameters}
+        return resolved(self._extents[what], known, f"{self.prototype.prefix}{what}_of_")
 
     def _check_limits(self, config: Config, device: Device, artifact: Artifact | None) -> Resources:
         """What a Config takes, as far as it is known without a call; before it is compiled, of its launch alone."""
         block, shared = self._size("block", config, device), self._size("shared", config, device)
-        threads = _product(three(block.of(), "block")) if block.constant else None
-        dynamic = int(shared.of()) if shared.constant else 0
+        threads = _product(three(block.value(), "block")) if block.constant else None
+        dynamic = int(shared.value()) if shared.constant else 0
         static = 0 if artifact is None else artifact.shared_bytes
         if threads is not None and threads > MOST_THREADS:
             raise OutOfResources("threads in a block", threads, MOST_THREADS, "threads")

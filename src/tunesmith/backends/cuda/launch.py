@@ -35,14 +35,15 @@ def launcher(
 ) -> Callable[..., None]:
     """The function that a call of one Config ends in. It takes the kernel's arguments by position.
 
+    Who knows the arrays' addresses, and that they are tensors of the right dtypes on the right device, may give the
+    addresses after the arguments (`takes_addresses`).
+
     Args:
         prototype: of the call: no type of it is left to decide.
         function: the driver's, loaded on the device `index`.
         name: the kernel's, for messages.
     """
-    p = "_t"  # every name below begins with it, and no parameter does
-    while any(one.name.startswith(p) for one in prototype.parameters):
-        p += "_"
+    p = prototype.prefix
     frames = _Frames(prototype.parameters)
     arrays = [one for one in prototype.parameters if one.is_array]
     space: dict[str, Any] = {
@@ -52,7 +53,9 @@ def launcher(
         f"{p}read": _reader(arrays, index), f"{p}refused": _refused(prototype, name), f"{p}again": _again(index, name),
     }  # fmt: skip
     text = _text(prototype, arrays, index, {"grid": grid, "block": block, "shared": shared}, space, p)
-    return _written(text, name, space, p)
+    launch = _written(text, name, space, p)
+    cast(Any, launch).takes_addresses = prototype.arrays
+    return launch
 
 
 class _Frames:
@@ -85,18 +88,19 @@ def _text(
 ) -> str:  # fmt: skip
     names = [one.name for one in prototype.parameters]
     arguments = ", ".join(names)
+    addresses = [f"{p}at_{one.name}=None" for one in arrays]
     lines = [
-        f"def {p}launch({arguments}):",
+        f"def {p}launch({', '.join([*names, *addresses])}):",
         *_device_guard(arguments, index, space, p),
         *_read(arrays, index, space, p),
     ]
     for what in ("grid", "block"):
         lines += _extent(what, sizes[what], space, p)
     if sizes["shared"].constant:
-        space[f"{p}shared"] = sizes["shared"].of()
+        space[f"{p}shared"] = sizes["shared"].value()
     else:
-        space[f"{p}shared_of"] = sizes["shared"].of
-        lines.append(f"{p}shared = {p}shared_of({', '.join(sizes['shared'].names)})")
+        space.update(sizes["shared"].values)
+        lines.append(f"{p}shared = {sizes['shared'].expression}")
     given = f"({arguments}{',' if names else ''})"
     packed = "".join(f", {p}at_{one.name}" if one.is_array else f", {one.name}" for one in prototype.parameters)
     lines += [
@@ -140,7 +144,8 @@ def _read(arrays: Sequence[Parameter], index: int, space: dict[str, Any], p: str
             space[f"{p}dtype_{one.name}"] = found[0]
             guards.append(f"{one.name}.dtype is {p}dtype_{one.name}")
     return [
-        f"if {' and '.join(guards)}:",
+        f"if {p}at_{names[0]} is not None:", f"    {p}stream = {p}stream_of({index})",
+        f"elif {' and '.join(guards)}:",
         *(f"    {p}at_{name} = {name}.data_ptr()" for name in names),
         f"    {p}stream = {p}stream_of({index})",
         "else:", f"    {slow}",
@@ -151,12 +156,12 @@ def _extent(what: str, size: Resolved, space: dict[str, Any], p: str) -> list[st
     """Three sizes, known now or made of a call's arguments."""
     at = [f"{p}{what}_{axis}" for axis in "xyz"]
     if size.constant:
-        space.update(dict(zip(at, three(size.of(), what), strict=True)))
+        space.update(dict(zip(at, three(size.value(), what), strict=True)))
         return []
-    space[f"{p}{what}_of"] = size.of
+    space.update(size.values)
     found = f"{p}{what}"
     return [
-        f"{found} = {p}{what}_of({', '.join(size.names)})",
+        f"{found} = {size.expression}",
         f"if {found}.__class__ is {p}int and {found} >= 0:", f"    {at[0]} = {found}; {at[1]} = {at[2]} = 1",
         "else:", f"    {', '.join(at)} = {p}three({found}, {what!r})",
     ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,52 +33,54 @@ def names_read(extent: Extent) -> list[str]:
 
 @dataclass(frozen=True)
 class Resolved:
-    """An extent of one Config.
+    """An extent of one Config, as a Python expression: it stands in the source of a launch.
 
     Attributes:
-        names: the arguments of a call that it depends on, in the order in which `of` takes them.
-        of: what makes it of them.
+        names: the arguments of a call that it reads.
+        values: what else it reads, by name.
     """
 
     names: tuple[str, ...]
-    of: Callable[..., Any]
+    expression: str
+    values: Mapping[str, Any]
 
     @property
     def constant(self) -> bool:
         """Whether it is the same for every call."""
         return not self.names
 
+    def value(self) -> Any:
+        """What a constant one is."""
+        return eval(self.expression, dict(self.values))
 
-def resolved(extent: Extent, fixed: Mapping[str, Any]) -> Resolved:
+
+def resolved(extent: Extent, fixed: Mapping[str, Any], prefix: str) -> Resolved:
     """An extent with all that is known for a Config filled in.
 
     Args:
         fixed: knobs, macros' defaults and the device by name.
+        prefix: what the names of its values begin with, and no argument's does.
     """
     names = tuple(name for name in names_read(extent) if name not in fixed)
-    if isinstance(extent, (tuple, list)):
-        parts = [resolved(part, fixed) for part in cast("Sequence[Size]", extent)]
-        places = [[names.index(name) for name in part.names] for part in parts]
+    values: dict[str, Any] = {}
 
-        def several(*values: Any) -> tuple[Any, ...]:
-            return tuple([p.of(*[values[i] for i in at]) for p, at in zip(parts, places, strict=True)])
+    def named(value: Any) -> str:
+        name = f"{prefix}{len(values)}"
+        values[name] = value
+        return name
 
-        return Resolved(names, several)
-    if isinstance(extent, int):
-        return Resolved((), lambda: extent)
-    if isinstance(extent, str):
-        return Resolved(names, _itself) if names else Resolved((), lambda: fixed[extent])
-    function = cast("Callable[..., Any]", extent)
-    known = {name: fixed[name] for name in names_read(extent) if name in fixed}
+    def written(size: Any) -> str:
+        if isinstance(size, (tuple, list)):
+            return f"({', '.join(written(part) for part in cast('Sequence[Size]', size))},)"
+        if not callable(size):
+            known = fixed.get(size, size) if isinstance(size, str) else size
+            return size if size in names else named(known)
+        parameters = inspect.signature(size).parameters.values()
+        given = [p.name if p.name in names else named(fixed[p.name]) for p in parameters]
+        keywords = [f"{p.name}=" if p.kind is p.KEYWORD_ONLY else "" for p in parameters]
+        return f"{named(size)}({', '.join(map(''.join, zip(keywords, given, strict=True)))})"
 
-    def call(*values: Any) -> Any:
-        return function(**known, **dict(zip(names, values, strict=True)))
-
-    return Resolved(names, call)
-
-
-def _itself(value: Any) -> Any:
-    return value
+    return Resolved(names, written(extent), values)
 
 
 def three(value: Any, what: str) -> tuple[int, int, int]:

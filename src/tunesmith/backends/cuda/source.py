@@ -91,6 +91,14 @@ class Prototype:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return inspect.Signature([inspect.Parameter(p.name, kind) for p in self.parameters])
 
+    @property
+    def prefix(self) -> str:
+        """What no parameter's name begins with: names in the source of a launch do."""
+        prefix = "_t"
+        while any(p.name.startswith(prefix) for p in self.parameters):
+            prefix += "_"
+        return prefix
+
     def of_dtypes(self, dtypes: Mapping[str, str | None]) -> Prototype:
         """This for a call, with the template parameters that its arrays decide.
 
