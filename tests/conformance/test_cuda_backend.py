@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import threading
 from collections.abc import Iterator
@@ -345,6 +346,22 @@ def test_a_chip_of_its_own_instructions_is_compiled_for() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["cuda_sgemm", "cuda_reduce"])
+def test_the_examples_compile_for_both_chips(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    module = importlib.import_module(name)
+    configs = list(module.SPACE)
+    [tuned] = [value for value in vars(module).values() if isinstance(value, tunesmith.TunedKernel)]
+    assert tuned.declared.default in configs
+    for device in (A100, H200):
+        kernel = module.kernel.for_target(lambda: {"x": np.zeros(1, np.float16)}, device)
+        built = compiled(kernel, tuned.declared.default, device)
+        assert isinstance(built, Built)
+        assert kernel.resources_of(tuned.declared.default, built, device).spills == 0
+    few = [(config, kernel.compile_job(config, NO_FIELDS, H200)) for config in configs[:: len(configs) // 4]]
+    assert all(isinstance(built, Built) for _, built in compile_all(few, 1))
+
+
 # --- launching ---
 
 
@@ -501,6 +518,18 @@ def test_a_call_searches_stores_and_is_warm(gpu: FakeDriver) -> None:
     tuned(*args)
     assert len(clock.asked) == asked
     assert tuned.choice(*args).config == Config(BLOCK=256)
+
+
+def test_the_documentation_runs(gpu: FakeDriver) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "cuda-kernels.md").read_text()
+    [block] = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    space: dict[str, Any] = {}
+    exec(block, space)
+    gpu.takes("_Z5scale", 4)
+    x, y = (GpuArray(np.ones(1000, np.float16)) for _ in range(2))
+    with tunesmith.policy("default"):
+        space["tuned"](x, y, 2.0, 1000)
+    assert gpu.launches[-1].grid == (4, 1, 1)
 
 
 # --- what is missing ---

@@ -77,7 +77,9 @@ def _check_options(options: Sequence[str]) -> None:
     if isinstance(options, str):
         raise BadInput(f"options={options!r} is one string; give a list: options=[{options!r}]")
     for option in options:
-        if re.match(r"(-I|--?include-path|--?pre-include|-include|--?gpu-architecture|--?arch)", option):
+        if re.match(
+            r"(-I|--?include-path|--?pre-include|-include|--?options-file|-optf|@|--?gpu-architecture|--?arch)", option
+        ):
             raise BadInput(
                 f"option {option!r}: headers are named in headers=, so that a change of theirs is noticed, and the "
                 "architecture is that of the device"

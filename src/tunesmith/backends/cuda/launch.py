@@ -110,7 +110,8 @@ def _text(
         "try:", f"    {p}pack({p}frame[0], 0{packed})",
         f"    {p}code = {p}run({p}function, {p}grid_x, {p}grid_y, {p}grid_z, {p}block_x, {p}block_y, {p}block_z, "
         f"{p}shared, {p}stream, {p}frame[1], 0)[0]",
-        f"except {p}Refused as {p}error:", f"    raise {p}refused({p}error, {given}) from None",
+        f"except {p}Refused as {p}error:", f"    {p}push({p}frame)",
+        f"    raise {p}refused({p}error, {given}) from None",
         f"{p}push({p}frame)",
         f"if {p}code and {p}again({p}code, ({p}grid_x, {p}grid_y, {p}grid_z), ({p}block_x, {p}block_y, {p}block_z), "
         f"{p}shared):", f"    {p}launch({arguments})",
