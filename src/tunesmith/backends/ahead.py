@@ -12,9 +12,8 @@ from tunesmith.core.config import Config
 from tunesmith.core.device import Device, known_devices
 from tunesmith.core.outcome import Failed, Resources
 from tunesmith.core.problem import Problem
-from tunesmith.errors import BadInput, MissingEngine
+from tunesmith.errors import BadInput, MissingEngine, OutOfResources
 from tunesmith.kernel import Built, Job, Kernel
-from tunesmith.measure.failure import attempt
 from tunesmith.workers import compile_all, job_or_failure
 
 T = TypeVar("T")
@@ -146,8 +145,10 @@ def _compiled(kernel: AheadKernel, configs: Iterable[Config], device: Device, jo
         if isinstance(built, Failed):
             yield Compilation(config, built, Resources())
         elif isinstance(built, Built):
-            found, failed, _ = attempt("compile", lambda c=config, b=built: kernel.resources_of(c, b, device))
-            yield Compilation(config, failed, found or Resources(), built.seconds)
+            try:
+                yield Compilation(config, None, kernel.resources_of(config, built, device), built.seconds)
+            except OutOfResources as error:
+                yield Compilation(config, Failed("cut", str(error)), Resources(), built.seconds)
         else:
             raise BadInput(
                 "Triton is set to report its compilations to this process, or to another cache: "
