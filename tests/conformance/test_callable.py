@@ -125,6 +125,25 @@ class TestJitted(TestFunction):
         return [(Config(x=1, unroll=1), "unknown knob 'x'")]
 
 
+@pytest.mark.parametrize(
+    ("fault", "test"),
+    [
+        ({"changed": lambda self: self.kernel()}, "test_the_fingerprint_follows_the_source_and_not_its_comments"),
+        ({"commented": lambda self: self.changed()}, "test_the_fingerprint_follows_the_source_and_not_its_comments"),
+        ({"check": lambda self, args, result: self.wrong()}, "test_every_config_of_a_small_space_is_right"),
+        ({"kernel": lambda self: kernel_of(times)}, "test_the_signature_has_no_knobs"),
+    ],
+)
+def test_the_suite_finds_what_is_wrong_with_a_language(fault: dict[str, Any], test: str) -> None:
+    def wrong(self: object) -> None:
+        raise AssertionError("a launch did something else")
+
+    faulty: Any = type("Faulty", (TestFunction,), {**fault, "wrong": wrong})()
+    with pytest.raises((AssertionError, BadInput)):
+        getattr(faulty, test)()
+    getattr(TestFunction(), test)()
+
+
 # --- knobs and arguments ---
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -533,6 +536,13 @@ def test_the_documentation_runs(gpu: FakeDriver) -> None:
 
 
 # --- what is missing ---
+
+
+def test_importing_it_brings_in_no_package_of_nvidias() -> None:
+    script = "import sys, tunesmith.backends.cuda; assert not {'cuda', 'cupy', 'numpy', 'torch'} & set(sys.modules)"
+    subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=True
+    )
 
 
 def test_a_machine_without_a_gpu_says_what_it_can_do(monkeypatch: pytest.MonkeyPatch) -> None:

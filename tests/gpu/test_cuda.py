@@ -24,6 +24,8 @@ from tunesmith.errors import DeviceError
 from tunesmith.kernel import Kernel
 from tunesmith.options import options
 
+#: kernels of tests are defined where no worker finds them
+pytestmark = pytest.mark.filterwarnings("ignore:.*candidates run in this process")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCE = """
 #ifndef BLOCK
