@@ -40,6 +40,7 @@ def inputs(problem: Problem) -> dict[str, Any]:
 SPACE = (
     Space(BM=[64, 128, 256], BN=[64, 128, 256], BK=[8, 16, 32], TM=[4, 8, 16], TN=[4, 8, 16], MIN_BLOCKS=[1, 2])
     .where(lambda TM, TN: 32 <= TM * TN <= 128, "a thread's tile keeps its registers busy and fits in them")
+    .where(lambda BM, BN: BM * BN <= 128 * 256, "an accumulator of more would spill")
     .where(lambda BM, BN, TM, TN: 64 <= BM // TM * (BN // TN) <= 512, "two to sixteen warps")
     .where(lambda BM, BN, BK, TM, TN: BM * BK // 4 % (BM // TM * (BN // TN)) == 0, "loads of a are shared evenly")
     .where(lambda BM, BN, BK, TM, TN: BN * BK // 4 % (BM // TM * (BN // TN)) == 0, "loads of b are shared evenly")
