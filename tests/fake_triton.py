@@ -142,7 +142,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, device: Device = H200) -> Iterator
     compiler.max_shared_mem.cache_clear()
     with monkeypatch.context() as patched:
         patched.setattr(driver, "_active", fake)
-        patched.setattr(cpu, "_cuda", lambda index: device)
+        patched.setattr(cpu, "gpu_at", lambda index: device)
         yield fake
     compiler.max_shared_mem.cache_clear()
 

@@ -18,7 +18,7 @@ from tunesmith.options import policy, shared_asked, take_over_asked
 if TYPE_CHECKING:
     from tunesmith import plan, ranks
     from tunesmith.api import autotune
-    from tunesmith.backends import cc
+    from tunesmith.backends import cc, cuda
     from tunesmith.backends.call import built
     from tunesmith.core.model import Model, Rows, Tiles, Work
     from tunesmith.measure.modelled import ModelClock
@@ -40,6 +40,7 @@ _LAZY = {
     "autotune": ("tunesmith.api", "autotune"),
     "built": ("tunesmith.backends.call", "built"),
     "cc": ("tunesmith.backends.cc", None),
+    "cuda": ("tunesmith.backends.cuda", None),
     "misses": ("tunesmith.missed", "misses"),
     "plan": ("tunesmith.plan", None),
     "ranks": ("tunesmith.ranks", None),
@@ -50,7 +51,7 @@ _LAZY = {
 __all__ = [
     "Axis", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Model", "ModelClock", "Problem",
     "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial", "TunedKernel", "Untried", "Work",
-    "add_device", "autotune", "booleans", "built", "cc", "choices", "integers", "known_device", "known_devices",
+    "add_device", "autotune", "booleans", "built", "cc", "choices", "cuda", "integers", "known_device", "known_devices",
     "misses", "permutations", "plan", "policy", "powers_of_two", "ranks", "take_over", "watch",
 ]  # fmt: skip
 

@@ -8,6 +8,7 @@ TunesmithError
 ├── MissingEngine (ImportError)    a package, compiler or device is not there; ends with the command to type
 ├── CompileFailed                  a compiler refused; carries what it said
 ├── OutOfResources                 a Config wants more of something than the device has; says both
+├── DeviceError (RuntimeError)     a GPU's driver refused to load or launch a kernel; says its own words
 ├── NoWorkingConfig                every Config of a search failed; lists the reasons with counts
 ├── BudgetEnded                    a search ended before any Config was measured
 ├── WorkerLost                 the process in which candidates run can't be started, or not any more
@@ -79,6 +80,10 @@ class OutOfResources(TunesmithError):
 
     def __init__(self, what: str, needs: int, limit: int, unit: str) -> None:
         super().__init__(f"out of {what}: needs {needs} {unit}, limit {limit} {unit}")
+
+
+class DeviceError(TunesmithError, RuntimeError):
+    """A GPU's driver refused to load or launch a kernel; the message has its own words."""
 
 
 class NoWorkingConfig(TunesmithError):

@@ -31,6 +31,8 @@ Wanted: TypeAlias = "str | Problem | Mapping[str, Any]"
 Fill: TypeAlias = "Callable[[Any, Mapping[str, Any]], object] | float"
 #: misses that a warning names
 _NAMED = 5
+#: backends whose arrays are torch's tensors on a GPU where nothing else is said
+_ON_GPUS = ("triton", "cuda")
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ class Preparation:
         return next((at for at in real if at != "cpu"), real[0] if real else _usual_place(self.steps.kernel.backend))
 
     def _layout(self, place: str, value: Any) -> Layout:
-        engine: Literal["torch", "numpy"] = "torch" if self.steps.kernel.backend == "triton" else "numpy"
+        engine: Literal["torch", "numpy"] = "torch" if self.steps.kernel.backend in _ON_GPUS else "numpy"
         if isinstance(value, Shaped) and self.device is None and engine == "numpy":
             place = "cpu"  # a numpy array, unless a GPU is asked for
         return layout_of(value, place, engine)
@@ -332,4 +334,4 @@ def _is_place(device: object) -> bool:
 
 
 def _usual_place(backend: str) -> str:
-    return "cpu" if backend == "cc" else current_place(import_torch=backend == "triton")
+    return "cpu" if backend == "cc" else current_place(import_torch=backend in _ON_GPUS)

@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from kernels import KernelConformance, ready
 
 from tunesmith import Config, Problem, built
 from tunesmith.backends import describe, kernel_of
 from tunesmith.backends.call import CallableKernel
 from tunesmith.backends.cpu import cpu
+from tunesmith.conformance import KernelConformance, ready
 from tunesmith.errors import BadInput, SpaceError
 from tunesmith.kernel import Kernel
 
@@ -123,6 +123,25 @@ class TestJitted(TestFunction):
 
     def bad_configs(self) -> list[tuple[Config, str]]:
         return [(Config(x=1, unroll=1), "unknown knob 'x'")]
+
+
+@pytest.mark.parametrize(
+    ("fault", "test"),
+    [
+        ({"changed": lambda self: self.kernel()}, "test_the_fingerprint_follows_the_source_and_not_its_comments"),
+        ({"commented": lambda self: self.changed()}, "test_the_fingerprint_follows_the_source_and_not_its_comments"),
+        ({"check": lambda self, args, result: self.wrong()}, "test_every_config_of_a_small_space_is_right"),
+        ({"kernel": lambda self: kernel_of(times)}, "test_the_signature_has_no_knobs"),
+    ],
+)
+def test_the_suite_finds_what_is_wrong_with_a_language(fault: dict[str, Any], test: str) -> None:
+    def wrong(self: object) -> None:
+        raise AssertionError("a launch did something else")
+
+    faulty: Any = type("Faulty", (TestFunction,), {**fault, "wrong": wrong})()
+    with pytest.raises((AssertionError, BadInput)):
+        getattr(faulty, test)()
+    getattr(TestFunction(), test)()
 
 
 # --- knobs and arguments ---

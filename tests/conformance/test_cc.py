@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernels import KernelConformance, ready
 
 from tunesmith import Config, Problem
 from tunesmith.backends import c_compiler, cc, describe
+from tunesmith.conformance import KernelConformance, ready
 from tunesmith.errors import BadInput, CompileFailed, MissingEngine, SpaceError, TunesmithWarning
 from tunesmith.kernel import Kernel
 from tunesmith.options import options

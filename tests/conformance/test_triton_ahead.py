@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from tunesmith.backends.triton.ahead import target_device, without_memory  # noqa: E402
+from tunesmith.backends.ahead import target_device, without_memory  # noqa: E402
 from tunesmith.backends.triton.resources import resources_of  # noqa: E402
 from tunesmith.cli import main  # noqa: E402
 from tunesmith.core.device import known_device  # noqa: E402
@@ -131,7 +131,7 @@ def test_nothing_compiled_is_the_answer_no(capfd: pytest.CaptureFixture[str]) ->
     ("target", "arch", "says"),
     [
         ("product", "sm_75", "good values: gfx942, sm_100, sm_80"),
-        ("no_triton", "sm_90", "no Triton kernel (callable)"),
+        ("no_triton", "sm_90", "is a callable kernel: only Triton and CUDA"),
         ("reads", "sm_90", "to run without a GPU it has to make its tensors by"),
     ],
 )

@@ -31,10 +31,11 @@ from tunesmith import Config, Failed, Problem, children  # noqa: E402
 from tunesmith.backends.triton.kernel import TritonKernel  # noqa: E402
 from tunesmith.backends.triton.launch import TritonExecutable  # noqa: E402
 from tunesmith.backends.triton.resources import resources_in_cache  # noqa: E402
-from tunesmith.core.device import known_device  # noqa: E402
+from tunesmith.conformance import KernelConformance  # noqa: E402
+from tunesmith.core.device import Device, known_device  # noqa: E402
 from tunesmith.errors import BadInput, MissingEngine, OutOfResources, SpaceError  # noqa: E402
 from tunesmith.events import Compiled, Event, Sampled, watched  # noqa: E402
-from tunesmith.kernel import Built  # noqa: E402
+from tunesmith.kernel import Built, Kernel  # noqa: E402
 from tunesmith.report.table import score_table  # noqa: E402
 from tunesmith.workers import compile_all  # noqa: E402
 
@@ -138,6 +139,63 @@ def half(*shape: int, **more: Any) -> GpuTensor:
 
 def gemm_args(M: int = 4096, N: int = 4096, K: int = 4096) -> tuple[Any, ...]:
     return ((1,), half(M, K), half(K, N), half(M, N), M, N, K, K, N, N)
+
+
+def changed_add() -> Any:
+    @triton.jit
+    def add(x, y, out, n, BLOCK: tl.constexpr, ALPHA: tl.constexpr = 1):
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + at, tl.load(x + at, mask=at < n) + 2 * ALPHA * tl.load(y + at, mask=at < n), mask=at < n)
+
+    return add
+
+
+def commented_add() -> Any:
+    @triton.jit
+    def add(x, y, out, n, BLOCK: tl.constexpr, ALPHA: tl.constexpr = 1):
+        # out = x + ALPHA * y
+
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + at, tl.load(x + at, mask=at < n) + ALPHA * tl.load(y + at, mask=at < n), mask=at < n)
+
+    return add
+
+
+@triton.jit
+def add_refusing(x, y, out, n, BLOCK: tl.constexpr):
+    tl.static_assert(BLOCK <= 64, "too large a block")
+
+
+@pytest.mark.usefixtures("gpu")
+class TestTriton(KernelConformance):
+    """What a kernel computes is not seen here: nothing runs."""
+
+    def kernel(self) -> Kernel:
+        return TritonKernel(add, {"BLOCK", "ALPHA", "num_warps"})
+
+    def changed(self) -> Kernel:
+        return TritonKernel(changed_add(), {"BLOCK", "ALPHA", "num_warps"})
+
+    def commented(self) -> Kernel:
+        return TritonKernel(commented_add(), {"BLOCK", "ALPHA", "num_warps"})
+
+    def configs(self) -> list[Config]:
+        return [Config(BLOCK=block, ALPHA=1, num_warps=warps) for block in (64, 256) for warps in (2, 4)]
+
+    def bad_configs(self) -> list[tuple[Config, str]]:
+        return [(Config(BLOCK=64, num_warps=4), "knob 'ALPHA' is missing")]
+
+    def failing(self) -> tuple[Kernel, Config, str]:
+        return TritonKernel(add_refusing, {"BLOCK"}), Config(BLOCK=128), "too large a block"
+
+    def args(self) -> list[Any]:
+        return [(4,), half(), half(), half(), 4096]
+
+    def check(self, args: list[Any], result: Any) -> None:
+        assert result.metadata.name == "add"
+
+    def device(self) -> Device:
+        return H200
 
 
 def printed(table: Any) -> str:

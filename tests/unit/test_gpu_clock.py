@@ -95,7 +95,7 @@ def fake_torch(gpu: Gpu) -> types.ModuleType:
         yield
 
     torch: Any = types.ModuleType("torch")
-    stream = types.SimpleNamespace(synchronize=lambda: None, wait_stream=lambda other: None)
+    stream = types.SimpleNamespace(cuda_stream=77, synchronize=lambda: None, wait_stream=lambda other: None)
     torch.cuda = types.SimpleNamespace(
         Event=Event, device=device, current_device=lambda: gpu.current, mem_get_info=lambda index: (gpu.free, 0),
         current_stream=lambda: stream, is_initialized=lambda: True,
@@ -144,6 +144,31 @@ def test_restore_then_flush_then_time(gpu: Gpu) -> None:
     gpu.log.clear()
     assert clock.sample(run).seconds == pytest.approx(KERNEL_S)
     assert gpu.log == ["restore", "flush", "event", "kernel on 0", "event"]
+
+
+@pytest.mark.parametrize("name", ["events", "graph"])
+def test_cupys_kernels_are_timed_in_the_stream_of_the_events(
+    name: str, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = [5]  # a stream of the caller's
+
+    @contextmanager
+    def external(pointer: int) -> Iterator[None]:
+        current.append(pointer)
+        yield
+        current.pop()
+
+    cupy: Any = types.ModuleType("cupy")
+    stream = types.SimpleNamespace(synchronize=lambda: gpu.log.append(f"wait for {current[-1]}"))
+    cupy.cuda = types.SimpleNamespace(get_current_stream=lambda: stream, ExternalStream=external)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    launched, seen = Launched(gpu), set[int]()
+    original = launched.launch
+    launched.launch = lambda *args: (seen.add(current[-1]), original(*args))  # type: ignore[method-assign]
+    clock_for(H200, name).sample(Run(launched, (tensor(0),)))
+    assert seen == {77}
+    assert current == [5]
+    assert gpu.log[0] == "wait for 5"
 
 
 def test_the_first_launch_is_not_timed(gpu: Gpu) -> None:

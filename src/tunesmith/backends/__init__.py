@@ -12,7 +12,7 @@ from tunesmith.kernel import Kernel
 #: what a Kernel has and no other object of a user's
 _KERNEL_METHODS = ("compile_job", "load", "fingerprint", "device", "signature")
 #: kernel languages of which this version knows the name alone
-_NOT_YET = ("cuda", "cute", "flydsl")
+_NOT_YET = ("cute", "flydsl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def kernel_of(
     if not callable(obj) and not hasattr(obj, "run"):
         raise BadInput(
             f"{obj!r} of type {type(obj).__name__} is no kernel; "
-            "good ones: a Python callable, what @triton.jit or tunesmith.cc.kernel returns"
+            "good ones: a Python callable, what @triton.jit, tunesmith.cc.kernel or tunesmith.cuda.kernel returns"
         )
     own = None if knobs is None else frozenset(knobs)
     return CallableKernel(cast("Callable[..., Any]", obj), own, name=name, version=version, depends=depends)
@@ -85,6 +85,7 @@ def describe() -> list[BackendState]:
         cc,
         BackendState("callable", True, "Python"),
         _triton(),
+        _cuda(),
         *(BackendState(name, False, "not in this version") for name in _NOT_YET),
     ]
 
@@ -100,3 +101,22 @@ def _triton() -> BackendState:
         except PackageNotFoundError:
             return BackendState("triton", False, f"{package} is not installed", f"pip install {package}")
     return BackendState("triton", True, ", ".join(f"{package} {number}" for package, number in found.items()))
+
+
+def _cuda() -> BackendState:
+    """Whether NVRTC is there, which compiles; a driver and a GPU are needed only to launch."""
+    from tunesmith.backends.cuda.compile import nvrtc_version
+    from tunesmith.backends.cuda.driver import device_count, driver
+
+    try:
+        compiles = f"NVRTC {nvrtc_version()}"
+    except MissingEngine as error:
+        why, _, command = str(error).rpartition(": ")
+        return BackendState("cuda", False, why, command)
+    try:
+        driver()
+        return BackendState("cuda", True, f"{compiles}, {device_count()} GPUs")
+    except MissingEngine as error:
+        return BackendState(
+            "cuda", True, f"{compiles}; compiles, and launches nothing: {str(error).partition('; ')[0]}"
+        )

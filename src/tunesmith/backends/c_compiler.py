@@ -1,26 +1,23 @@
-"""The C compiler at hand: which one, what it calls a flag, and where its artifacts lie."""
+"""The C compiler at hand: which one, and what it calls a flag."""
 
 from __future__ import annotations
 
-import atexit
 import os
 import platform
 import re
 import shlex
 import shutil
-import tempfile
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from tunesmith.backends.artifacts import writable_folder
 from tunesmith.backends.cpu import cpu_flags
 from tunesmith.core.config import KnobValue
-from tunesmith.errors import MissingEngine, SpaceError, TunesmithWarning
-from tunesmith.files import write_whole
+from tunesmith.errors import MissingEngine, SpaceError
 from tunesmith.options import options
 from tunesmith.workers import run_command
 
@@ -170,59 +167,4 @@ def environment(compiler: Compiler) -> tuple[tuple[str, str], ...]:
         return ()
     home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("HOME")
     usable = home is not None and os.access(home, os.W_OK)
-    return () if usable else (("ZIG_GLOBAL_CACHE_DIR", str(writable_folder() / "zig")),)
-
-
-# --- where artifacts lie ---------------------------------------------------------------------------
-
-
-def place(name: str, content: str | None = None) -> Path:
-    """Where a file belongs: in the cache if it is there already or can be, else in this process's own folder.
-
-    Args:
-        name: of the file; it names the content.
-        content: what is written there if there is no such file. `None`: somebody else will.
-    """
-    kept = options().cache_dir / "cc" / name
-    path = kept if kept.exists() else writable_folder() / name
-    if content is not None and not path.exists():
-        write_whole(path, content.encode())
-    return path
-
-
-def writable_folder() -> Path:
-    """The cache's folder for C kernels; a temporary one of this process where the cache takes nothing."""
-    asked = options()
-    return _writable_folder(asked.cache_dir / "cc", asked.read_only, os.getpid())
-
-
-@lru_cache(maxsize=8)
-def _writable_folder(wanted: Path, read_only: bool, pid: int) -> Path:
-    if read_only:
-        return _own_folder(pid)
-    try:
-        wanted.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=wanted) as probe:
-            probe.write(bytes(4096))  # a full disk takes a file and not its content
-    except OSError as error:
-        own = _own_folder(pid)
-        warnings.warn(
-            f"compiled kernels can't be kept in {wanted} ({error.strerror or error}): "
-            f"they go to {own} and end with this process",
-            TunesmithWarning,
-            stacklevel=2,
-        )
-        return own
-    return wanted
-
-
-@cache
-def _own_folder(pid: int) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="tunesmith-cc-"))
-
-    def remove() -> None:
-        if os.getpid() == pid:  # a forked child inherits this function
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return folder
+    return () if usable else (("ZIG_GLOBAL_CACHE_DIR", str(writable_folder("cc") / "zig")),)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from types import MappingProxyType
 
-from tunesmith.errors import BadInput, unknown
+from tunesmith.core.config import KnobValue
+from tunesmith.errors import BadInput, SpaceError, unknown
 
 #: what an array argument may point to: C type → dtype
 ARRAY_TYPES: Mapping[str, str] = MappingProxyType({
@@ -25,6 +26,8 @@ _RESTRICT = {"restrict", "__restrict", "__restrict__"}
 #: the parameters of a kernel that is split over threads
 _SLICE = ("begin", "end")
 
+#: a string that a macro can be: a name or a number
+_WORD = re.compile(r"[A-Za-z_]\w*|[+-]?(?:0[xX][0-9a-fA-F]+|\d+\.?\d*(?:[eE][+-]?\d+)?)[uUlLfF]*")
 _LEXEME = re.compile(
     r"""(?P<comment>/\*.*?\*/|//(?:[^\\\n]|\\.)*)|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
     r"""|(?P<blank>[ \t]+)""",
@@ -87,15 +90,26 @@ class Prototype:
         return f"void {self.name}({', '.join(parts)})"
 
 
+def rewritten(source: str, *, keep_text: bool) -> str:
+    """The source, line by line, with each comment and each run of blanks one blank, and strings kept or emptied."""
+
+    def replace(match: re.Match[str]) -> str:
+        if match["text"] is not None:
+            return match["text"] if keep_text else match["text"][0] * 2
+        return " " + "\n" * match[0].count("\n")
+
+    return _LEXEME.sub(replace, source.replace("\r\n", "\n"))
+
+
 def normalised(source: str) -> str:
     """The source less comments, blank lines, and indentation: what a fingerprint is made of."""
-    lines = _rewritten(source, keep_text=True).splitlines()
+    lines = rewritten(source, keep_text=True).splitlines()
     return "\n".join(line.strip() for line in lines if line.strip())
 
 
 def quoted_includes(source: str) -> list[str]:
     """The files named by `#include "…"`, in order."""
-    return re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', _rewritten(source, keep_text=True), re.MULTILINE)
+    return re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', rewritten(source, keep_text=True), re.MULTILINE)
 
 
 def macro_knobs(source: str) -> dict[str, str | None]:
@@ -105,10 +119,28 @@ def macro_knobs(source: str) -> dict[str, str | None]:
     """
     found = re.finditer(
         r"^\s*#\s*ifndef\s+(?P<name>\w+)\s*\n\s*#\s*(?:define\s+(?P=name)[ \t]+(?P<default>\S.*?)\s*$|error\b)",
-        _rewritten(source, keep_text=True),
+        rewritten(source, keep_text=True),
         re.MULTILINE,
     )
     return {match["name"]: match["default"] for match in found}
+
+
+def macro_value(name: str, value: KnobValue) -> str:
+    """A knob's value as C spells it.
+
+    Raises:
+        SpaceError: for one that C has no word for.
+    """
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str) and _WORD.fullmatch(value):
+        return value
+    raise SpaceError(
+        f"knob {name!r} cannot be {value!r}; "
+        "good values: integers, floats, True, False, or a string that is a C name or number"
+    )
 
 
 def parse_prototype(source: str, entry: str | None, where: str) -> Prototype:
@@ -149,17 +181,6 @@ def parse_prototype(source: str, entry: str | None, where: str) -> Prototype:
 # --- how -------------------------------------------------------------------------------------------
 
 
-def _rewritten(source: str, *, keep_text: bool) -> str:
-    """The source, line by line, with each comment and each run of blanks one blank, and strings kept or emptied."""
-
-    def replace(match: re.Match[str]) -> str:
-        if match["text"] is not None:
-            return match["text"] if keep_text else match["text"][0] * 2
-        return " " + "\n" * match[0].count("\n")
-
-    return _LEXEME.sub(replace, source.replace("\r\n", "\n"))
-
-
 @dataclass(frozen=True, slots=True)
 class _Function:
     name: str
@@ -171,7 +192,7 @@ class _Function:
 
 def _functions(source: str) -> Iterator[_Function]:
     """Every function definition at the outermost level."""
-    text = _rewritten(source, keep_text=False)
+    text = rewritten(source, keep_text=False)
     text = re.sub(r"^[ \t]*#(?:\\\n|[^\n])*", lambda m: "\n" * m[0].count("\n"), text, flags=re.MULTILINE)
     depth, start = 0, 0
     for at, sign in enumerate(text):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import inspect
 import json
 import re
@@ -15,8 +14,10 @@ from typing import Any
 
 from tunesmith import fingerprint
 from tunesmith.backends import c_compiler
+from tunesmith.backends.artifacts import digest, place
+from tunesmith.backends.c_files import included, read_source
 from tunesmith.backends.c_launch import Size, launcher, names_in
-from tunesmith.backends.c_source import Prototype, macro_knobs, normalised, parse_prototype, quoted_includes
+from tunesmith.backends.c_source import Prototype, macro_knobs, macro_value, normalised, parse_prototype
 from tunesmith.backends.cpu import device_of
 from tunesmith.core.config import Config, KnobValue
 from tunesmith.core.device import Device
@@ -26,8 +27,6 @@ from tunesmith.errors import BadInput, CompileFailed, SpaceError, unknown
 from tunesmith.kernel import Built, Command, Specialised
 from tunesmith.workers import compile_one
 
-#: a string that a macro can be: a name or a number
-_WORD = re.compile(r"[A-Za-z_]\w*|[+-]?(?:0[xX][0-9a-fA-F]+|\d+\.?\d*(?:[eE][+-]?\d+)?)[uUlLfF]*")
 #: more threads than this are a mistake and not a wish
 _MOST_THREADS = 4096
 
@@ -66,18 +65,10 @@ def kernel(
     Raises:
         BadInput: for a prototype that can't be called from here, or a name that the source does not know.
     """
-    if isinstance(source, Path):
-        path: Path | None = source.expanduser().absolute()
-        try:
-            text = source.expanduser().read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"{source} can't be read as C source: {error}") from None
-    else:
-        path, text = None, source
-    where = str(source) if path is not None else "the C source"
+    text, path, where = read_source(source, "C source")
     _check_flags(flags)
     prototype = parse_prototype(text, entry, where)
-    found = _included(text, path, [Path(h).expanduser().absolute() for h in headers], where)
+    found = included(text, path, [Path(h).expanduser().absolute() for h in headers], where)
     made = CKernel(
         name or prototype.name,
         text,
@@ -99,25 +90,6 @@ def _check_flags(flags: Sequence[str]) -> None:
     for flag in flags:
         if re.match(r"(-I|-i(nclude|macros|quote|system|dirafter|prefix|sysroot)|--include|-B|-specs|@)", flag):
             raise BadInput(f"flag {flag!r} brings in files whose changes would go unnoticed; name headers in headers=")
-
-
-def _included(text: str, path: Path | None, given: Sequence[Path], where: str) -> dict[Path, str]:
-    """The headers that a source includes in quotes, and those that these include, with their text."""
-    found: dict[Path, str] = {}
-    queue = [(name, path.parent if path else None) for name in quoted_includes(text)]
-    while queue:
-        name, beside = queue.pop(0)
-        candidates = [
-            *([beside / name] if beside else []),
-            *(h for h in given if h.parts[-len(Path(name).parts) :] == Path(name).parts),
-        ]
-        header = next((c for c in candidates if c.is_file()), None)
-        if header is None:
-            raise BadInput(f'{where} includes "{name}", which is not beside it; name its path in headers=')
-        if header not in found:
-            found[header] = header.read_text(encoding="utf-8")
-            queue += [(nested, header.parent) for nested in quoted_includes(found[header])]
-    return found
 
 
 @dataclass(frozen=True)
@@ -207,7 +179,7 @@ class CKernel:
         shapes = {array: [spelled(size) for size in shape] for array, shape in sorted(self.shapes.items())}
         work = None if self.work is None else spelled(self.work)
         headers = [[path.name, normalised(text)] for path, text in self.headers.items()]
-        return _digest(
+        return digest(
             "tunesmith-c-kernel/1", normalised(self.text), headers, str(self.prototype), shapes, work, list(self.flags)
         )
 
@@ -251,7 +223,7 @@ class CKernel:
                     f"a macro is one where the source says `#ifndef {name}`, `#define {name} default`, `#endif`"
                 )
             else:
-                _macro(name, value)
+                macro_value(name, value)
         for name, usual in self.macros.items():
             if usual is None and name not in config:
                 raise SpaceError(f"{self.name}: knob {name!r} is missing, and the source has no default for it")
@@ -277,12 +249,12 @@ class CKernel:
         self.check(config)
         cc = c_compiler.compiler()
         known = {name: value for name, value in config.items() if name in c_compiler.FLAG_DEFAULTS}
-        defines = [f"-D{name}={_macro(name, config[name])}" for name in config if name in self.macros]
+        defines = [f"-D{name}={macro_value(name, config[name])}" for name in config if name in self.macros]
         arguments = [*c_compiler.flags(cc, known), *self._search_path(), *defines, *self.flags]
         march = known.get("march", c_compiler.FLAG_DEFAULTS["march"])
-        key = _digest(self._as_compiled, list(self.headers.values()), arguments, c_compiler.identity(cc, march))
-        source = c_compiler.place(f"{self._stem}-{_digest(self._as_compiled)}.c", self._as_compiled)
-        output = c_compiler.place(f"{self._stem}-{key}.so")
+        key = digest(self._as_compiled, list(self.headers.values()), arguments, c_compiler.identity(cc, march))
+        source = place("cc", f"{self._stem}-{digest(self._as_compiled)}.c", self._as_compiled)
+        output = place("cc", f"{self._stem}-{key}.so")
         argv = (*cc.argv, *arguments, "-o", "{output}", str(source), "-lm")
         return Command(argv, output, environ=c_compiler.environment(cc))
 
@@ -340,25 +312,3 @@ def _load(path: Path) -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise CompileFailed(f"what the compiler made can't be loaded: {error}", str(error)) from None
-
-
-def _macro(name: str, value: KnobValue) -> str:
-    """A knob's value as C spells it.
-
-    Raises:
-        SpaceError: for one that C has no word for.
-    """
-    if isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, str) and _WORD.fullmatch(value):
-        return value
-    raise SpaceError(
-        f"knob {name!r} cannot be {value!r}; "
-        "good values: integers, floats, True, False, or a string that is a C name or number"
-    )
-
-
-def _digest(*parts: object) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

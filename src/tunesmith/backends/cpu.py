@@ -94,7 +94,7 @@ def _gpu(argument: str, at: str) -> Device:
     kind, _, index = at.partition(":")
     if kind != "cuda":  # torch calls AMD's GPUs cuda too
         raise BadInput(f"argument {argument!r} is on {at}; good values: cpu, cuda:N")
-    return _cuda(int(index or 0))
+    return gpu_at(int(index or 0))
 
 
 def gpus() -> list[Device]:
@@ -105,11 +105,16 @@ def gpus() -> list[Device]:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an old driver: none that torch can use
-        return [_cuda(index) for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
+        return [gpu_at(index) for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
 
 
 @cache
-def _cuda(index: int) -> Device:
+def gpu_at(index: int) -> Device:
+    """A GPU as torch, which must have been imported, describes it.
+
+    Raises:
+        MissingEngine: where torch was not.
+    """
     torch = sys.modules.get("torch")  # the array at hand came from somewhere
     if torch is None:
         raise MissingEngine("a GPU's properties are read through torch: pip install 'tunesmith[torch]'")

@@ -16,8 +16,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 
 if TYPE_CHECKING:
-    from tunesmith.backends.triton.ahead import Compilation
-    from tunesmith.backends.triton.kernel import TritonKernel
+    from tunesmith.backends.ahead import AheadKernel, Compilation
     from tunesmith.tuned import TunedKernel
 
 ArchOption: TypeAlias = Annotated[
@@ -32,16 +31,16 @@ def compile_(
     problems: ProblemsOption = [],  # noqa: B006
     json: AsJson = False,
 ) -> None:
-    """Compile a Triton kernel's whole space, without a GPU; say what each configuration takes.
+    """Compile a Triton or CUDA kernel's whole space, without a GPU; say what each configuration takes.
 
-    What is compiled lies in Triton's cache: on the machine with the GPU it is only loaded.
+    What is compiled lies in the language's cache: on the machine with the GPU it is only loaded.
     """
-    from tunesmith.backends.triton.ahead import target_device
+    from tunesmith.backends.ahead import target_device
 
     with answers_only(json):
         kernel = find_target(target)
         device = target_device(arch)
-        inner = _triton_kernel(kernel)
+        inner = _ahead_kernel(kernel)
         results = [(one, _compile(kernel, inner, one, device)) for one in wanted(kernel, problem, problems).problems]
     if json:
         documents = [_data(one, found, device) for one, found in results]
@@ -53,27 +52,24 @@ def compile_(
     raise typer.Exit(GOOD if done else NO)
 
 
-def _triton_kernel(kernel: TunedKernel) -> TritonKernel:
-    inner = kernel.kernel
-    if inner.backend == "triton":
-        from tunesmith.backends.triton.kernel import TritonKernel
-
-        found: Any = getattr(inner, "inner", inner)  # some Configs of which have hooks
-        if isinstance(found, TritonKernel):
-            return found
-    raise BadInput(
-        f"{inner.name} is no Triton kernel ({inner.backend}): only these can be compiled for a GPU that is not here"
-    )
+def _ahead_kernel(kernel: TunedKernel) -> AheadKernel:
+    inner: Any = kernel.kernel
+    found: Any = getattr(inner, "inner", inner)  # some Configs of which have hooks
+    if not hasattr(found, "for_target"):
+        raise BadInput(
+            f"{inner.name} is a {inner.backend} kernel: only Triton and CUDA kernels can be compiled for a GPU that is "
+            "not here"
+        )
+    return found
 
 
-def _compile(kernel: TunedKernel, inner: TritonKernel, problem: Problem, device: Device) -> list[Compilation]:
-    from tunesmith.backends.triton.ahead import compile_space, without_memory
+def _compile(kernel: TunedKernel, inner: AheadKernel, problem: Problem, device: Device) -> list[Compilation]:
+    from tunesmith.backends.ahead import compile_space
     from tunesmith.options import options
 
     configs = list(kernel.declared.space_for(problem, device))
-    inputs = without_memory(lambda: kernel.inputs(problem))
     found: list[Compilation] = []
-    for one in compile_space(inner, configs, inputs, device, options().jobs):
+    for one in compile_space(inner, configs, lambda: kernel.inputs(problem), device, options().jobs):
         found.append(one)
         if len(found) % 25 == 0:
             note(f"{len(found)} of {len(configs)} compiled")

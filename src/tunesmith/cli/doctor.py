@@ -15,7 +15,10 @@ from tunesmith.cli.store import facts_of
 from tunesmith.core.problem import Problem
 
 #: what kernels, their arguments and this program may come from
-PACKAGES = ("tunesmith", "numpy", "ziglang", "torch", "triton", "rich", "typer", "filelock", "platformdirs")
+PACKAGES = (
+    "tunesmith", "numpy", "ziglang", "torch", "triton", "cuda-bindings", "nvidia-cuda-nvrtc", "cupy", "rich", "typer",
+    "filelock", "platformdirs",
+)  # fmt: skip
 
 
 def doctor(json: AsJson = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import operator
 import re
 from collections.abc import Sequence
@@ -75,16 +76,44 @@ def aligned(name: str, array: Any) -> bool:
     Raises:
         BadInput: for an argument that does not tell its address.
     """
+    return memory_address(name, array) % ALIGNMENT_BYTES == 0
+
+
+def memory_address(name: str, array: Any) -> int:
+    """Where an array's first element lies.
+
+    Raises:
+        BadInput: for an argument that does not tell its address.
+    """
     if hasattr(array, "data_ptr"):
-        address = array.data_ptr()
-    elif hasattr(array, "ctypes"):
-        address = array.ctypes.data
-    else:
-        interface = getattr(array, "__cuda_array_interface__", getattr(array, "__array_interface__", None))
-        if interface is None:
-            raise BadInput(f"alignment names {name!r}, and a {type(array).__name__} does not tell its address")
-        address = interface["data"][0]
-    return int(address) % ALIGNMENT_BYTES == 0
+        return int(array.data_ptr())
+    if hasattr(array, "ctypes"):
+        return int(array.ctypes.data)
+    interface = getattr(array, "__cuda_array_interface__", getattr(array, "__array_interface__", None))
+    if interface is not None:
+        return int(interface["data"][0])
+    if hasattr(array, "__dlpack__"):
+        return _dlpack_address(array)
+    raise BadInput(f"argument {name!r} is a {type(array).__name__}, which does not tell its address")
+
+
+class _Tensor(ctypes.Structure):
+    """DLPack's DLTensor, as far as it is read."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
+    ]  # fmt: skip
+
+
+def _dlpack_address(array: Any) -> int:
+    """An array's address by DLPack, without waiting for its stream: nothing is read here."""
+    capsule = array.__dlpack__(stream=-1)
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    tensor = _Tensor.from_address(pointer_of(capsule, b"dltensor"))
+    return int(tensor.data or 0) + int(tensor.byte_offset)
 
 
 def plain(value: Any) -> object:

@@ -8,7 +8,9 @@ the same to all: nothing to a kernel of 100 µs, two thirds of the figure for on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, cast
 
@@ -83,7 +85,7 @@ class _GpuClock:
         if why:
             raise BadInput(f"a kernel can't be timed {why}: what is queued there does not run yet")
         index = _device_index(run.args)
-        with self._cuda.device(self._cuda.current_device() if index is None else index):
+        with self._cuda.device(self._cuda.current_device() if index is None else index), self._cupy_follows():
             seconds = self._seconds(run)
             reading = self._state.reading(int(self._cuda.current_device()))
         self.limits.update(reading.limits)
@@ -99,7 +101,7 @@ class _GpuClock:
         if seconds < LONG_S:
             return
         index = _device_index(run.args)
-        with self._cuda.device(self._cuda.current_device() if index is None else index):
+        with self._cuda.device(self._cuda.current_device() if index is None else index), self._cupy_follows():
             end = perf_counter() + SETTLING_S
             while perf_counter() < end and not over():
                 for _ in range(max(1, math.ceil(STRETCH_S / seconds))):
@@ -107,6 +109,17 @@ class _GpuClock:
                         run.before()
                     run()
                 self._cuda.current_stream().synchronize()
+
+    @contextmanager
+    def _cupy_follows(self) -> Generator[None]:
+        """Within this scope cupy's current stream is torch's, where the events are: so kernels go there too."""
+        cupy: Any = sys.modules.get("cupy")
+        if cupy is None:
+            yield
+            return
+        cupy.cuda.get_current_stream().synchronize()  # what the caller has queued there
+        with cupy.cuda.ExternalStream(self._cuda.current_stream().cuda_stream):
+            yield
 
     def _seconds(self, run: Run) -> float:
         raise NotImplementedError
@@ -259,7 +272,7 @@ class GraphClock(_GpuClock):
         """A graph of what `act` queues, so many times, captured on a stream of its own and in this thread alone."""
         graph, stream = self._cuda.CUDAGraph(), self._cuda.Stream()
         stream.wait_stream(self._cuda.current_stream())
-        with self._cuda.stream(stream):
+        with self._cuda.stream(stream), self._cupy_follows():
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 for _ in range(times):

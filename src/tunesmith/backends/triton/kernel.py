@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from tunesmith import fingerprint
 from tunesmith.backends.cpu import device_of
 from tunesmith.backends.triton.launch import TritonExecutable, executable
+from tunesmith.backends.triton.resources import resources_in_cache
 from tunesmith.backends.triton.types import Binder, CallTypes, Heuristic, option_names, target_of
 from tunesmith.backends.triton.written import GRID
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
+from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
 from tunesmith.dispatch.arguments import leaves
 from tunesmith.errors import BadInput, MissingEngine, SpaceError, unknown
@@ -166,6 +168,22 @@ class TritonKernel:
         bound = copy.copy(self)
         bound._types = CallTypes.of(binder, chip, None if device else _index_of(arguments), arguments)
         return bound
+
+    def for_target(self, make_inputs: Callable[[], Mapping[str, Any]], device: Device) -> TritonKernel:
+        """This kernel for arguments on a device that need not be here; a grid is not needed.
+
+        Raises:
+            BadInput: for arguments that are no call.
+        """
+        try:
+            bound = self.signature.bind(**{GRID: (1,), **make_inputs()})
+        except TypeError as error:
+            raise BadInput(f"{self.name}: make_inputs does not make what a call takes: {error}") from None
+        bound.apply_defaults()
+        return self.for_call(tuple(bound.arguments.values()), device)
+
+    def resources_of(self, config: Config, built: Built, device: Device) -> Resources:
+        return resources_in_cache(built.path)
 
     @property
     def types(self) -> CallTypes:

@@ -1,4 +1,7 @@
-"""What every kernel language must do: one class of tests that each backend's tests inherit."""
+"""What every kernel language must do: one class of tests that each backend's tests, and a third party's, inherit.
+
+It needs pytest. Each hook without a body has to be given; `docs/add-a-language.md` has a complete example.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import pytest
 
 from tunesmith import Config, Problem
 from tunesmith.backends.cpu import cpu
+from tunesmith.core.device import Device
 from tunesmith.errors import CompileFailed, SpaceError
 from tunesmith.kernel import Built, Executable, Kernel
 from tunesmith.workers import compile_all
@@ -21,7 +25,7 @@ from tunesmith.workers import compile_all
 
 def ready(kernel: Kernel, config: Config, args: Sequence[Any], problem: Problem | None = None) -> Executable:
     """Compile a Config as a search does, and load it."""
-    problem = problem or Problem({})
+    problem, kernel = problem or Problem({}), kernel.for_call(args) if args else kernel
     job = kernel.compile_job(config, problem, kernel.device(args))
     [(same, built)] = compile_all([(config, job)], 1)
     assert same == config
@@ -65,6 +69,10 @@ class KernelConformance:
         """Assert that a launch did what it should."""
         raise NotImplementedError
 
+    def device(self) -> Device:
+        """Where `args()` are."""
+        return cpu()
+
     # --- the tests ---
 
     def test_every_config_of_a_small_space_is_right(self) -> None:
@@ -94,7 +102,7 @@ class KernelConformance:
 
     def test_a_failure_says_what_was_wrong(self) -> None:
         kernel, config, words = self.failing()
-        with pytest.raises(Exception) as caught:  # noqa: PT011 - a build function may raise anything
+        with pytest.raises(Exception) as caught:
             ready(kernel, config, self.args())
         assert words in str(caught.value) + getattr(caught.value, "output", "")
 
@@ -137,11 +145,32 @@ class KernelConformance:
         assert self.commented().fingerprint() == fingerprint
 
     def test_the_device_is_the_arguments(self) -> None:
-        device = self.kernel().device(self.args())
-        assert device == cpu()
-        assert device.kind == "cpu"
-        assert device.units == len(os.sched_getaffinity(0))
-        assert device.identity.startswith(f"cpu:{device.name}:")
+        expected, device = self.device(), self.kernel().device(self.args())
+        assert device == expected
+        assert device.kind == expected.kind
+        assert device.units == (len(os.sched_getaffinity(0)) if device.kind == "cpu" else expected.units)
+        assert device.identity.startswith(f"{device.kind}:{device.name}:")
+
+    def test_calls_of_the_same_kinds_share_their_binaries(self) -> None:
+        kernel = self.kernel()
+        once, again = kernel.for_call(self.args()), kernel.for_call(self.args())
+        assert once == again
+        assert hash(once) == hash(again)
+
+    def test_what_is_compiled_is_not_compiled_again(self) -> None:
+        args, config = self.args(), self.configs()[0]
+        kernel = self.kernel().for_call(args)
+        jobs = [kernel.compile_job(config, Problem({}), kernel.device(args)) for _ in range(2)]
+        if jobs[0] is None or jobs[1] is None:  # nothing is compiled ahead
+            assert jobs == [None, None]
+            return
+        assert jobs[0].output == jobs[1].output
+        built = [built for job in jobs for _, built in compile_all([(config, job)], 1)]
+        assert [isinstance(one, Built) for one in built] == [True, True]
+        assert built[1] == Built(jobs[0].output, 0.0)
+
+    def test_what_it_reads_of_the_environment_is_named(self) -> None:
+        assert all(isinstance(value, str) for value in self.kernel().environment().values())
 
     def test_versions_are_texts(self) -> None:
         versions = self.kernel().versions()

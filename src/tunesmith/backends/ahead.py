@@ -5,24 +5,46 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from importlib.util import find_spec
+from typing import Any, Protocol, TypeVar
 
-from tunesmith.backends.triton.kernel import GRID, TritonKernel
-from tunesmith.backends.triton.resources import resources_in_cache
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device, known_devices
 from tunesmith.core.outcome import Failed, Resources
 from tunesmith.core.problem import Problem
-from tunesmith.errors import BadInput
-from tunesmith.kernel import Built, Job
+from tunesmith.errors import BadInput, MissingEngine, OutOfResources
+from tunesmith.kernel import Built, Job, Kernel
 from tunesmith.workers import compile_all, job_or_failure
 
 T = TypeVar("T")
 
 
+class AheadKernel(Kernel, Protocol):
+    """A Kernel that can be compiled for a GPU that is not here."""
+
+    def for_target(self, make_inputs: Callable[[], Mapping[str, Any]], device: Device) -> AheadKernel:
+        """What `for_call` returns for a call on such a device.
+
+        Args:
+            make_inputs: makes the call's arguments by name; of arrays dtype, shape and strides count.
+
+        Raises:
+            BadInput: for arguments that are no call.
+        """
+        ...
+
+    def resources_of(self, config: Config, built: Built, device: Device) -> Resources:
+        """What a compiled Config takes, read from its artifact.
+
+        Raises:
+            OutOfResources: when that is more than the device has.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Compilation:
-    """What came of one Config. Its artifacts lie in Triton's cache, where a launch finds them."""
+    """What came of one Config. Its artifacts lie in its language's cache, where a launch finds them."""
 
     config: Config
     failed: Failed | None
@@ -47,7 +69,12 @@ def without_memory(make: Callable[[], T]) -> T:
 
     Raises:
         BadInput: where it does something that needs content or a GPU.
+        MissingEngine: without torch.
     """
+    if find_spec("torch") is None:
+        raise MissingEngine(
+            "make_inputs is called with torch's meta device, without a GPU: pip install 'tunesmith[torch]'"
+        )
     import torch
     from torch.overrides import TorchFunctionMode
 
@@ -92,27 +119,24 @@ _FACTORIES = frozenset({
 
 
 def compile_space(
-    kernel: TritonKernel, configs: Iterable[Config], inputs: Mapping[str, Any], device: Device, jobs: int
+    kernel: AheadKernel,
+    configs: Iterable[Config],
+    make_inputs: Callable[[], Mapping[str, Any]],
+    device: Device,
+    jobs: int,
 ) -> Iterator[Compilation]:
     """Compile Configs for a device that need not be here, and yield each as it is done.
 
     Args:
-        inputs: arguments by name; of the tensors dtype, shape and strides count. A grid is not needed.
+        make_inputs: makes arguments by name, wherever it wants them; a grid is not needed.
 
     Raises:
-        BadInput: for a missing argument.
+        BadInput: for arguments that are no call, or that can't be made without a GPU.
     """
-    signature = kernel.signature
-    try:
-        bound = signature.bind(**{GRID: (1,), **inputs})
-    except TypeError as error:
-        raise BadInput(f"{kernel.name}: make_inputs does not make what a call takes: {error}") from None
-    bound.apply_defaults()
-    mine = kernel.for_call(tuple(bound.arguments.values()), device)
-    return _compiled(mine, configs, device, jobs)
+    return _compiled(kernel.for_target(lambda: without_memory(make_inputs), device), configs, device, jobs)
 
 
-def _compiled(kernel: TritonKernel, configs: Iterable[Config], device: Device, jobs: int) -> Iterator[Compilation]:
+def _compiled(kernel: AheadKernel, configs: Iterable[Config], device: Device, jobs: int) -> Iterator[Compilation]:
     def tasks() -> Iterator[tuple[Config, Job | Failed | None]]:
         for config in configs:
             yield config, job_or_failure(lambda c=config: kernel.compile_job(c, Problem({}), device))
@@ -121,7 +145,10 @@ def _compiled(kernel: TritonKernel, configs: Iterable[Config], device: Device, j
         if isinstance(built, Failed):
             yield Compilation(config, built, Resources())
         elif isinstance(built, Built):
-            yield Compilation(config, None, resources_in_cache(built.path), built.seconds)
+            try:
+                yield Compilation(config, None, kernel.resources_of(config, built, device), built.seconds)
+            except OutOfResources as error:
+                yield Compilation(config, Failed("cut", str(error)), Resources(), built.seconds)
         else:
             raise BadInput(
                 "Triton is set to report its compilations to this process, or to another cache: "
