@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tune_h200 import subjects
+from tune import subjects
 
 PROBLEMS = ("M=1024,N=4096,K=8192", "M=3072,N=1536,K=2304", "M=32,N=14336,K=4096", "M=512,N=512,K=16384")
 

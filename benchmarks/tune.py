@@ -1,6 +1,6 @@
 """What a full `tune` chooses, against the best that a long look at every configuration finds. Needs a GPU.
 
-    python benchmarks/tune_h200.py
+    python benchmarks/tune.py
 
 Twelve problems: matrix products (large, skinny, deep with the sum split), softmax and RMSNorm, the kernels of
 `examples/`, in float16; the matrix product over 480 configurations (56 need more shared memory than an H200 has). Each
@@ -176,7 +176,7 @@ def main() -> None:
     device = torch.cuda.get_device_name().split()[-1].lower()
     path = write(
         "tune", device, protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
-        command="python benchmarks/tune_h200.py", rows=rows, summary=summary,
+        command="python benchmarks/tune.py", rows=rows, summary=summary,
         versions={package: version(package) for package in ("torch", "triton")}, gpu=True, folder=options.folder,
     )  # fmt: skip
     print(path)
