@@ -232,11 +232,11 @@ def test_what_ctrl_c_cut_short_goes_on_where_it_stopped(run: Run, target: str, t
     find_target(target)
     module = sys.modules["stale_kernels"]
     module.STOP = 2
-    code, said = run("tune", target, "--problems", file)
+    code, said = run("tune", target, "--no-isolate", "--problems", file)
     assert (code, [r["problem"] for r in said["results"]]) == (130, ["n=1"])
 
     module.STOP = 0
-    code, said = run("tune", target, "--problems", file)
+    code, said = run("tune", target, "--no-isolate", "--problems", file)
     assert code == 0
     assert {r["problem"]: (r["from_store"], r["change"]) for r in said["results"]} == {
         "n=1": (True, "kept"), "n=2": (False, "new"), "n=3": (False, "new"),
@@ -248,28 +248,28 @@ def test_what_failed_is_not_tried_again_unless_asked(run: Run, target: str, tmp_
     find_target(target)
     module = sys.modules["stale_kernels"]
     module.BROKEN.add(2)
-    assert run("tune", target, "--problems", file)[0] == 1
+    assert run("tune", target, "--no-isolate", "--problems", file)[0] == 1
     module.clock.asked.clear()
     module.BROKEN.clear()
 
-    code, said = run("tune", target, "--problems", file)
+    code, said = run("tune", target, "--no-isolate", "--problems", file)
     error = next(r["error"] for r in said["results"] if r["problem"] == "n=2")
     assert code == 1
     assert "none of 10 Configs works: 10 × launch: RuntimeError: an illegal address" in error
     assert "--retry tries again" in error
     assert not module.clock.asked
 
-    assert run("tune", target, "--problems", file, "--retry")[0] == 0
-    assert run("tune", target, "--problems", file)[0] == 0
+    assert run("tune", target, "--no-isolate", "--problems", file, "--retry")[0] == 0
+    assert run("tune", target, "--no-isolate", "--problems", file)[0] == 0
 
 
 def test_what_is_typed_is_tried_whatever_failed_before(run: Run, target: str, tmp_path: Path) -> None:
     find_target(target)
     module = sys.modules["stale_kernels"]
     module.BROKEN.add(2)
-    assert run("tune", target, "--problems", write_list(tmp_path, 2))[0] == 1
+    assert run("tune", target, "--no-isolate", "--problems", write_list(tmp_path, 2))[0] == 1
     module.BROKEN.clear()
-    assert run("tune", target, "--problem", "n=2")[0] == 0
+    assert run("tune", target, "--no-isolate", "--problem", "n=2")[0] == 0
 
 
 def test_what_failed_is_tried_again_under_other_versions() -> None:
@@ -298,7 +298,7 @@ def test_the_table_at_the_end_says_what_changed(capsys: pytest.CaptureFixture[st
     module = tune(run, target, "n=1", "n=2")
     age(target, 2)
     module.TIMES[4] = 0.5
-    assert main(["tune", target, "--problem", "n=1", "--problem", "n=2", "--problem", "n=3"]) == 0
+    assert main(["tune", target, "--no-isolate", "--problem", "n=1", "--problem", "n=2", "--problem", "n=3"]) == 0
     table = capsys.readouterr().out.split("problem")[-1]
     changes = [line.split()[3] for line in table.splitlines() if line.startswith("n=")]
     assert (changes[0], changes[1][:3], changes[2]) == ("kept", "×0.", "new")
