@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tunesmith.api import autotune
     from tunesmith.backends import cc
     from tunesmith.backends.call import built
+    from tunesmith.chooser import Candidate, choose, returning
     from tunesmith.core.model import Model, Rows, Tiles, Work
     from tunesmith.measure.modelled import ModelClock
     from tunesmith.missed import Miss, misses
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 #: what takes a moment to import is imported when it is asked for: name → module and attribute
 _LAZY = {
+    "Candidate": ("tunesmith.chooser", "Candidate"),
     "Miss": ("tunesmith.missed", "Miss"),
     "TakeOver": ("tunesmith.takeover", "TakeOver"),
     "Model": ("tunesmith.core.model", "Model"),
@@ -39,16 +41,18 @@ _LAZY = {
     "autotune": ("tunesmith.api", "autotune"),
     "built": ("tunesmith.backends.call", "built"),
     "cc": ("tunesmith.backends.cc", None),
+    "choose": ("tunesmith.chooser", "choose"),
     "misses": ("tunesmith.missed", "misses"),
+    "returning": ("tunesmith.chooser", "returning"),
     "take_over": ("tunesmith.takeover", "take_over"),
     "watch": ("tunesmith.report.terminal", "watch"),
 }
 
 __all__ = [
-    "Axis", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Model", "ModelClock", "Problem",
-    "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial", "TunedKernel", "Untried", "Work",
-    "add_device", "autotune", "booleans", "built", "cc", "choices", "integers", "known_device", "known_devices",
-    "misses", "permutations", "policy", "powers_of_two", "take_over", "watch",
+    "Axis", "Candidate", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Model", "ModelClock",
+    "Problem", "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial", "TunedKernel", "Untried",
+    "Work", "add_device", "autotune", "booleans", "built", "cc", "choices", "choose", "integers", "known_device",
+    "known_devices", "misses", "permutations", "policy", "powers_of_two", "returning", "take_over", "watch",
 ]  # fmt: skip
 
 
