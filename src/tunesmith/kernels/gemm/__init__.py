@@ -208,6 +208,7 @@ kernel = autotune(
     strides=["a", "b"], dims=["M", "N", "K"],
     flags={"batch": 1, "activation": "none", "out": SAME, "precision": "ieee", "a.strides": "x1", "b.strides": "x1"},
     make_inputs=make_inputs, reference=reference, model=work, candidates=64, policy="lookup",
+    clock="graph", hot=["a"],
 )(GemmKernel())  # fmt: skip
 
 
