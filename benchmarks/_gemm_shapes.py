@@ -12,7 +12,7 @@ class Shape(NamedTuple):
     N: int
     K: int
     layer: str
-    activation: str = "none"
+    activation: str | None = None
 
 
 #: (N, K) of a linear layer's weights, from the models' published configurations: q, k and v are one product, and so are

@@ -8,7 +8,8 @@ with the host's part counted (20 rounds), both in random order within a round. E
 one before it, 400 MB of them in turn, so that they come from memory as they do in a model.
 
 `worst_over_torch` is the largest lower 95 % bound of the paired ratio to torch by graph replay,
-`worst_over_torch_eager` the same for calls; `geomean_speedup_small_m` of products with at most 64 rows, by graph replay.
+`worst_over_torch_eager` the same for calls; `geomean_speedup_small_m` of products with at most 64 rows, by graph
+replay.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def measured(shape: Shape, device: str) -> dict[str, Any]:
     summary = ops.tune(x, w, activation=activation)
     tune_s = time.perf_counter() - start
     weights, relu = copies(w), torch.nn.functional.relu
-    if activation == "none":
+    if activation is None:
         ways = {
             "torch": [lambda b=w.mT: torch.mm(x, b) for w in weights],
             "ours": [lambda b=w.mT: ops.matmul(x, b) for w in weights],
@@ -101,7 +102,7 @@ def main() -> None:
             rows.append(row := measured(shape, "cpu" if options.dry else "cuda"))
             graph, eager = row["graph"], row["eager"]
             print(
-                f"{shape.M:5}x{shape.N:6}x{shape.K:5} {shape.activation:4} tune {row['tune_s']:5.1f} s  "
+                f"{shape.M:5}x{shape.N:6}x{shape.K:5} {shape.activation or '':4} tune {row['tune_s']:5.1f} s  "
                 f"graph {graph['ours_us']:8.2f} us of {graph['torch_us']:8.2f}  "
                 f"{graph['ratio']:.3f} from {graph['low']:.3f}  "
                 f"eager {eager['ratio']:.3f} from {eager['low']:.3f}  {row['chosen']['by']}",

@@ -5,8 +5,8 @@
 bfloat16, weights as linear layers have them. Twenty products drawn by the seed (M from 1 to 8192, N and K multiples of
 64 from 512 to 16384, all by the logarithm) are tuned, and of each the default, the tuned Config and what the table of
 these twenty says are timed side by side, by graph replay (30 rounds), with other weights at each call. Then ten more
-are tuned, which are not in the table: of each the Config of the nearest row (by the sum of the logarithms of the ratios of
-M, N and K; the default where the product's Space does not have it) is timed beside the tuned one.
+are tuned, which are not in the table: of each the Config of the nearest row (by the sum of the logarithms of the ratios
+of M, N and K; the default where the product's Space does not have it) is timed beside the tuned one.
 
 Each summary is a geometric mean of ratios to the tuned Config's time.
 """

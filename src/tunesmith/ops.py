@@ -54,21 +54,21 @@ def matmul(a: Any, b: Any, out_dtype: Any = None) -> Any:  # (…, M, K), (K, N)
         out_dtype: of the result; the inputs' if not given.
     """
     if _is_eager(a, b, None):
-        return _product(a, b, None, "none", out_dtype)
-    return _operated(a, b, None, "none", out_dtype)
+        return _product(a, b, None, None, out_dtype)
+    return _operated(a, b, None, None, out_dtype)
 
 
 def linear(
     x: Any,  # (…, K)
     w: Any,  # (N, K), or (batch, N, K) where x is (batch, M, K)
     bias: Any = None,  # (N,)
-    activation: str = "none",
+    activation: str | None = None,
     out_dtype: Any = None,
 ) -> Any:
     """activation(x · wᵀ + bias), by what is fastest for its shape: (…, N).
 
     Args:
-        activation: `none`, `relu`, `gelu` or `silu`, as `torch.nn.functional` computes it.
+        activation: `relu`, `gelu` or `silu`, as `torch.nn.functional` computes it; `None` for none.
         out_dtype: of the result; x's if not given.
 
     Raises:
@@ -91,7 +91,7 @@ def _is_eager(a: Any, b: Any, bias: Any) -> bool:
 # --- as an operator ---
 
 
-def _operated(a: Any, b: Any, bias: Any, activation: str, out_dtype: Any) -> Any:
+def _operated(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
     kind = a.device.type
     if torch.is_autocast_enabled(kind):
         to = torch.get_autocast_dtype(kind)
@@ -103,13 +103,13 @@ def _operated(a: Any, b: Any, bias: Any, activation: str, out_dtype: Any) -> Any
 
 @torch.library.custom_op("tunesmith::gemm", mutates_args=())
 def _operator(
-    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: str, out_dtype: torch.dtype | None
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: str | None, out_dtype: torch.dtype | None
 ) -> torch.Tensor:
     return _product(a, b, bias, activation, out_dtype).contiguous()
 
 
 @_operator.register_fake
-def _(a: Any, b: Any, bias: Any, activation: str, out_dtype: Any) -> Any:
+def _(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
     shape: Any = torch.matmul(a, b).shape
     return a.new_empty(shape, dtype=out_dtype or a.dtype)
 
@@ -123,7 +123,7 @@ def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     """What an activation was given is computed again; the products are torch's own."""
     a, b, bias = ctx.saved_tensors
     grad = grad.to(a.dtype)
-    if ctx.activation != "none":
+    if ctx.activation is not None:
         grad = _derived(ctx.activation, a @ b if bias is None else a @ b + bias, grad)
     of_a, of_b, of_bias = ctx.needs_input_grad[:3]
     grad_a = (grad @ b.mT).sum_to_size(a.shape) if of_a else None
@@ -176,7 +176,7 @@ def _forget() -> None:
     _clears[0] += 1
 
 
-def _product(a: Any, b: Any, bias: Any, activation: str, out_dtype: Any) -> Any:
+def _product(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
     allowed = _ALLOWED.get(a.dtype)
     if allowed is None:
         return _plainly(a, b, bias, activation, out_dtype)
@@ -199,7 +199,7 @@ def _alignment(a: Any, b: Any, bias: Any) -> int:
     return (a.data_ptr() | b.data_ptr() | (0 if bias is None else bias.data_ptr())) & 15
 
 
-def _found(name: tuple[object, ...] | None, a: Any, b: Any, bias: Any, activation: str, out_dtype: Any) -> Any:
+def _found(name: tuple[object, ...] | None, a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
     """A call of which nothing is remembered yet; from now on it is, under its name."""
     args, shape = _arguments(a, b, bias, activation, out_dtype)
     if args is None:
@@ -216,7 +216,7 @@ def _found(name: tuple[object, ...] | None, a: Any, b: Any, bias: Any, activatio
     return made if shape is None else made.view(shape)
 
 
-def _arguments(a: Any, b: Any, bias: Any, activation: str, out_dtype: Any) -> tuple[Any, Any]:
+def _arguments(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> tuple[Any, Any]:
     """(what the candidates take; `None` where there is nothing to choose, the result's shape where it is another)."""
     dtype, shape = a.dtype, None
     if dtype not in _ALLOWED or b.dtype is not dtype or not (a.is_cuda or a.is_cpu) or not a.numel() or not b.numel():
@@ -237,7 +237,7 @@ def _arguments(a: Any, b: Any, bias: Any, activation: str, out_dtype: Any) -> tu
     return gemm.arguments(a, b, bias, activation, out, precision), shape
 
 
-def _plainly(a: Any, b: Any, bias: Any, activation: str, out_dtype: Any) -> Any:
+def _plainly(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
     """By torch, what no candidate is for."""
     if activation not in _ACTIVATED:
         raise BadInput(f"linear: {unknown('activation', activation, ACTIVATIONS)}")
@@ -248,7 +248,7 @@ def _plainly(a: Any, b: Any, bias: Any, activation: str, out_dtype: Any) -> Any:
     return made if out_dtype is None else made.to(out_dtype)
 
 
-def tune(x: Any, w: Any, bias: Any = None, activation: str = "none", out_dtype: Any = None) -> Summary:
+def tune(x: Any, w: Any, bias: Any = None, activation: str | None = None, out_dtype: Any = None) -> Summary:
     """Search for the fastest way of a call of `linear` now, and store it; for `matmul(a, b)` pass `b.mT`.
 
     Raises:
@@ -258,13 +258,15 @@ def tune(x: Any, w: Any, bias: Any = None, activation: str = "none", out_dtype: 
     return chosen.tune(*args)
 
 
-def scores(x: Any, w: Any, bias: Any = None, activation: str = "none", out_dtype: Any = None, top: int = 10) -> str:
+def scores(
+    x: Any, w: Any, bias: Any = None, activation: str | None = None, out_dtype: Any = None, top: int = 10
+) -> str:
     """What is known of each way of a call of `linear`, as a table. Measures nothing."""
     chosen, args = _call(x, w, bias, activation, out_dtype)
     return chosen.scores(*args, top=top)
 
 
-def _call(x: Any, w: Any, bias: Any, activation: str, out_dtype: Any) -> tuple[Chooser, tuple[Any, ...]]:
+def _call(x: Any, w: Any, bias: Any, activation: str | None, out_dtype: Any) -> tuple[Chooser, tuple[Any, ...]]:
     args, _ = _arguments(x, w.mT, bias, activation, out_dtype)
     if args is None:
         raise BadInput(
@@ -280,14 +282,14 @@ def chooser(device: str) -> Chooser:
 
 # --- candidates ---
 
-_ACTIVATED: dict[str, Callable[[Any], Any]] = {
-    "none": lambda x: x, "relu": torch.nn.functional.relu, "gelu": torch.nn.functional.gelu,
+_ACTIVATED: dict[str | None, Callable[[Any], Any]] = {
+    None: lambda x: x, "relu": torch.nn.functional.relu, "gelu": torch.nn.functional.gelu,
     "silu": torch.nn.functional.silu,
 }  # fmt: skip
 
 
 def _by_torch(
-    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str, out: str, precision: str
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
 ) -> Any:
     """Torch's product, with the bias where its library adds it, and then the activation."""
     made = torch.matmul(a, b) if bias is None or a.ndim == 3 or b.ndim == 3 else torch.addmm(bias, a, b)
@@ -304,7 +306,7 @@ class _Torch(LibraryCall):
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> CallExecutable:
         ranks = {len(str(problem[f"{array}.strides"])) for array in ("a", "b")}
-        bare = problem["activation"] == "none" and problem["out"] == SAME and "bias.dtype" not in problem
+        bare = problem["activation"] is None and problem["out"] == SAME and "bias.dtype" not in problem
         if not bare or len(ranks) > 1:
             return CallExecutable(config, self.function)
         return CallExecutable(config, _bare(torch.mm if ranks == {2} else torch.bmm))
@@ -312,7 +314,7 @@ class _Torch(LibraryCall):
 
 def _bare(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def launch(
-        a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str, out: str, precision: str
+        a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
     ) -> Any:
         return product(a, b)
 
@@ -321,10 +323,27 @@ def _bare(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
 
 def _by_addmm_activation(
-    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str, out: str, precision: str
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
 ) -> Any:
     """Torch's product with bias and activation in one call of its library."""
     return torch._addmm_activation(bias, a, b, use_gelu=activation == "gelu")
+
+
+def _by_cublaslt(
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
+) -> Any:
+    """Torch's product by the other of its two libraries, whose heuristics know other algorithms."""
+    before = torch._C._get_blas_preferred_backend()
+    torch._C._set_blas_preferred_backend(torch._C._BlasBackend.Cublaslt)
+    try:
+        return _ACTIVATED[activation](torch.mm(a, b))
+    finally:
+        torch._C._set_blas_preferred_backend(before)
+
+
+def _by_either(problem: Problem, device: Device) -> bool:
+    """With a bias, torch itself takes cublasLt."""
+    return "bias.dtype" not in problem and _is_plain(problem)
 
 
 def _fusable(problem: Problem, device: Device) -> bool:
@@ -337,7 +356,7 @@ def _is_plain(problem: Problem) -> bool:
 
 
 def _then_epilogue(
-    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str, out: str, precision: str
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
 ) -> tuple[tuple[Any, ...], Any]:
     """Torch's product without bias, and what our kernel for the rest of it takes."""
     made = torch.mm(a, b)
@@ -349,7 +368,7 @@ def _epilogue_grid(meta: dict[str, Any]) -> tuple[int]:
 
 
 def _by_c(
-    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str, out: str, precision: str
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
 ) -> tuple[tuple[Any, ...], Any]:
     """What the C kernel takes."""
     made = torch.empty((M, N))
@@ -357,7 +376,7 @@ def _by_c(
 
 
 def _for_c(problem: Problem, device: Device) -> bool:
-    bare = problem["activation"] == "none" and "bias.dtype" not in problem
+    bare = problem["activation"] is None and "bias.dtype" not in problem
     return bare and problem["a.dtype"] == "float32" and _is_plain(problem)
 
 
@@ -374,7 +393,7 @@ def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
 
 
 def _reference(
-    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str, out: str, precision: str
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
 ) -> Any:
     return gemm.reference(a, b, bias, activation)
 
@@ -388,6 +407,10 @@ def _gpu() -> Chooser:
     return _choose(
         "gpu",
         {
+            "torch by cublasLt": Candidate(
+                LibraryCall("torch by cublasLt", _by_cublaslt, gemm.kernel.kernel.signature),
+                applies=_by_either, devices=("cuda",),
+            ),
             "torch fused": Candidate(
                 LibraryCall("torch fused", _by_addmm_activation, gemm.kernel.kernel.signature), applies=_fusable
             ),
@@ -401,7 +424,7 @@ def _gpu() -> Chooser:
 
 
 def _has_epilogue(problem: Problem, device: Device) -> bool:
-    return (problem["activation"] != "none" or "bias.dtype" in problem) and _is_plain(problem)
+    return (problem["activation"] is not None or "bias.dtype" in problem) and _is_plain(problem)
 
 
 @cache

@@ -26,7 +26,7 @@ KERNEL = package.kernel.kernel
 
 
 def problem(m: int, n: int, k: int, dtype: str = "float16", **more: object) -> Problem:
-    usual = {"batch": 1, "activation": "none", "out": "same", "precision": "ieee", "a.strides": "x1", "b.strides": "x1"}
+    usual = {"batch": 1, "activation": None, "out": "same", "precision": "ieee", "a.strides": "x1", "b.strides": "x1"}
     return Problem({"M": m, "N": n, "K": k, "a.dtype": dtype, "b.dtype": dtype, **usual, **more})
 
 
@@ -51,7 +51,7 @@ BASE = dict(BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, GROUP_M=2, SPLIT_K=1, PERSISTENT
 HOW = ({}, {"SPLIT_K": 2}, {"SPLIT_K": 4}, {"PERSISTENT": True})
 torch.manual_seed(0)
 
-def check(how, a, b, bias=None, activation="none", out="same"):
+def check(how, a, b, bias=None, activation=None, out="same"):
     args = arguments(a, b, bias, activation, out)
     made = plan(Config({**BASE, **how}), args, units=2)
     c = torch.full(made.shape, float("nan"), dtype=output_dtype(args))

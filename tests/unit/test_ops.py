@@ -17,7 +17,7 @@ from tunesmith.chooser import Chooser
 from tunesmith.errors import BadInput
 
 F = torch.nn.functional
-ACTIVATED = {"none": lambda y: y, "relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+ACTIVATED = {None: lambda y: y, "relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def one_thread() -> Any:
 # --- values ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("activation", ops.ACTIVATIONS)
+@pytest.mark.parametrize("activation", [None, *ops.ACTIVATIONS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_linear_is_torchs(activation: str, dtype: Any) -> None:
     x, w, bias = torch.randn(5, 33).to(dtype), torch.randn(7, 33).to(dtype), torch.randn(7).to(dtype)
@@ -89,13 +89,13 @@ def arguments(**more: Any) -> tuple[Any, Any, Any]:
 def test_opcheck() -> None:
     a, b, bias = arguments()
     for args in (
-        (a, b, None, "none", None), (a, b, bias, "gelu", torch.float64), (*arguments(requires_grad=True), "silu", None),
-        (a[None].expand(2, 5, 6), b, None, "relu", None), (a[None], b[None], None, "none", None),
+        (a, b, None, None, None), (a, b, bias, "gelu", torch.float64), (*arguments(requires_grad=True), "silu", None),
+        (a[None].expand(2, 5, 6), b, None, "relu", None), (a[None], b[None], None, None, None),
     ):  # fmt: skip
         torch.library.opcheck(torch.ops.tunesmith.gemm, args)
 
 
-@pytest.mark.parametrize("activation", ops.ACTIVATIONS)
+@pytest.mark.parametrize("activation", [None, *ops.ACTIVATIONS])
 def test_gradients(activation: str) -> None:
     for shape in ((5, 6), (2, 5, 6)):
         x, w, bias = (torch.randn(*s, requires_grad=True, dtype=torch.float64) for s in (shape, (3, 6), (3,)))
@@ -134,7 +134,7 @@ def test_nothing_is_measured_unless_asked_for() -> None:
     a, b = torch.randn(40, 40), torch.randn(40, 40)
     ops.matmul(a, b)
     chosen = ops.chooser("cpu")
-    assert chosen.lookup(*ops._arguments(a, b, None, "none", None)[0]) is None
+    assert chosen.lookup(*ops._arguments(a, b, None, None, None)[0]) is None
 
 
 def test_a_search_is_used_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_a_search_is_used_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
     monkeypatch.setattr(Chooser, "_decide", lambda self, subject, policy: (_searched(c_kernel), None))
     chosen = ops.chooser("cpu")
-    chosen._found(chosen._subjects.of(chosen.dispatcher.problem_of(*ops._arguments(a, b, None, "none", None)[0])).key)
+    chosen._found(chosen._subjects.of(chosen.dispatcher.problem_of(*ops._arguments(a, b, None, None, None)[0])).key)
     assert not ops._known
     torch.testing.assert_close(ops.matmul(a, b), a @ b)
     torch.testing.assert_close(ops.matmul(a, b), a @ b)

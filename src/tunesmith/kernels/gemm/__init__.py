@@ -137,21 +137,21 @@ def arguments(
     a: Any,  # (M, K) or (batch, M, K)
     b: Any,  # (K, N) or (batch, K, N)
     bias: Any = None,  # (N,)
-    activation: str = "none",
+    activation: str | None = None,
     out: str = SAME,
     precision: str = "ieee",
 ) -> tuple[Any, ...]:
     """A call's arguments as the kernel takes them: with sizes, and the output's dtype by name.
 
     Args:
-        activation: one of ACTIVATIONS, as `torch.nn.functional` computes it.
+        activation: one of ACTIVATIONS, as `torch.nn.functional` computes it; `None` for none.
         out: the output's dtype; `same` as a's.
         precision: of float32, `ieee` or `tf32`; anything else is part of the key and changes nothing.
 
     Raises:
         BadInput: for shapes, dtypes and an activation that do not fit.
     """
-    if activation not in ACTIVATIONS:
+    if activation is not None and activation not in ACTIVATIONS:
         raise BadInput(f"gemm: {unknown('activation', activation, ACTIVATIONS)}")
     if a.ndim not in (2, 3) or b.ndim not in (2, 3) or a.dtype != b.dtype or a.shape[-1] != b.shape[-2]:
         raise BadInput(
@@ -171,14 +171,14 @@ def arguments(
     return a, b, bias, batch, int(a.shape[-2]), int(b.shape[-1]), int(a.shape[-1]), activation, out, precision
 
 
-def reference(a: Any, b: Any, bias: Any = None, activation: str = "none", **_: Any) -> Any:
+def reference(a: Any, b: Any, bias: Any = None, activation: str | None = None, **_: Any) -> Any:
     """The same in float64: (M, N) or (batch, M, N)."""
     import torch
 
     product = a.double() @ b.double()
     if bias is not None:
         product += bias.double()
-    return product if activation == "none" else getattr(torch.nn.functional, activation)(product)
+    return product if activation is None else getattr(torch.nn.functional, activation)(product)
 
 
 def make_inputs(problem: Problem) -> dict[str, Any]:
@@ -198,22 +198,23 @@ def make_inputs(problem: Problem) -> dict[str, Any]:
     lead = (batch,) if batch != 1 else ()
     kind = problem.get("bias.dtype")
     bias = None if kind is None else torch.randn(n, generator=draw, device="cuda").to(getattr(torch, str(kind)))
-    activation, out, precision = (str(problem[name]) for name in ("activation", "out", "precision"))
-    made = arguments(normal("a", *lead, m, k), normal("b", *lead, k, n), bias, activation, out, precision)
+    activation, out, precision = (problem[name] for name in ("activation", "out", "precision"))
+    a, b = normal("a", *lead, m, k), normal("b", *lead, k, n)
+    made = arguments(a, b, bias, cast("str | None", activation), str(out), str(precision))
     return dict(zip(kernel.kernel.signature.parameters, made, strict=True))
 
 
 kernel = autotune(
     space=space, knobs=sorted(KNOBS), default=default, key=[*SIZES, "activation", "out", "precision"],
     strides=["a", "b"], dims=["M", "N", "K"],
-    flags={"batch": 1, "activation": "none", "out": SAME, "precision": "ieee", "a.strides": "x1", "b.strides": "x1"},
+    flags={"batch": 1, "activation": None, "out": SAME, "precision": "ieee", "a.strides": "x1", "b.strides": "x1"},
     make_inputs=make_inputs, reference=reference, model=work, candidates=64, policy="lookup",
     clock="graph", hot=["a"],
 )(GemmKernel())  # fmt: skip
 
 
 def gemm(
-    a: Any, b: Any, bias: Any = None, activation: str = "none", out_dtype: Any = None, precision: str = "ieee"
+    a: Any, b: Any, bias: Any = None, activation: str | None = None, out_dtype: Any = None, precision: str = "ieee"
 ) -> Any:
     """activation(a · b + bias) with the Config that is known for its shape, else the default.
 

@@ -9,7 +9,7 @@ import triton.language as tl
 
 @triton.jit
 def _activated(x, ACTIVATION: tl.constexpr):
-    """float32 in, float32 out; the spellings are `torch.nn.functional`'s."""
+    """float32 in, float32 out; the spellings are `torch.nn.functional`'s, or anything else for none."""
     if ACTIVATION == "relu":
         x = tl.where(x < 0, 0.0, x)  # and not maximum, which would make 0 of NaN
     elif ACTIVATION == "gelu":

@@ -25,7 +25,7 @@ PARAMETERS = ("a", "b", "bias", *SIZES, "activation", "out", "precision")
 KNOBS = frozenset({
     "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SPLIT_K", "PERSISTENT", "num_warps", "num_stages",
 })  # fmt: skip
-ACTIVATIONS = ("none", "relu", "gelu", "silu")
+ACTIVATIONS = ("relu", "gelu", "silu")
 #: an output of a's dtype
 SAME = "same"
 
@@ -68,7 +68,7 @@ def plan(config: Config, args: Sequence[Any], units: int) -> Plan:
         "EVEN_K": k % knobs["BLOCK_K"] == 0,
         "WIDE": max(_extent(a), _extent(b), m * n) >= 2**31,
         "PRECISION": "tf32" if precision == "tf32" else "ieee",
-        "ACTIVATION": activation,
+        "ACTIVATION": activation or "none",
     }
     tiles = -(-m // knobs["BLOCK_M"]) * -(-n // knobs["BLOCK_N"]) * batch
     programs = min(tiles, units) if persistent else tiles * split
