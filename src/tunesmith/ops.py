@@ -7,9 +7,9 @@ of their own they are torch's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
@@ -304,6 +304,9 @@ class _Torch(LibraryCall):
 
     per_problem = True
 
+    def dtypes(self) -> Mapping[str, Sequence[str]]:
+        return gemm.kernel.kernel.dtypes()
+
     def load(self, config: Config, problem: Problem, built: Built | None) -> CallExecutable:
         ranks = {len(str(problem[f"{array}.strides"])) for array in ("a", "b")}
         bare = problem["activation"] is None and problem["out"] == SAME and "bias.dtype" not in problem
@@ -432,7 +435,8 @@ def _cpu() -> Chooser:
     from tunesmith.kernels import matmul as in_c
 
     made = returning(in_c.kernel, _by_c, _by_torch)
-    return _choose("cpu", {"C": Candidate(made, in_c.space, applies=_for_c, devices=("cpu",))})
+    candidate = Candidate(made, in_c.space, applies=_for_c, devices=("cpu",))
+    return _choose("cpu", {"C": candidate}, make_inputs=partial(gemm.make_inputs, device="cpu"))
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,9 @@ from tunesmith.kernels import gemm as package
 from tunesmith.kernels.gemm import arguments, gemm, reference
 
 KERNEL = package.kernel.kernel
-BASE = dict(BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, GROUP_M=8, SPLIT_K=1, PERSISTENT=False, num_warps=4, num_stages=3)
+BASE = Config(
+    BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, GROUP_M=8, SPLIT_K=1, PERSISTENT=False, num_warps=4, num_stages=3
+)  # fmt: skip
 HOW = ({}, {"SPLIT_K": 2}, {"SPLIT_K": 8}, {"PERSISTENT": True}, {"BLOCK_M": 16, "SPLIT_K": 4})
 ALLOWED = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5}
 
@@ -27,7 +29,7 @@ def normal(*shape: int, dtype: Any) -> Any:
 
 
 def launch_of(args: tuple[Any, ...], **knobs: Any) -> Any:
-    return KERNEL.for_call(args).load(Config({**BASE, **knobs}), Problem({}), None).launch
+    return KERNEL.for_call(args).load(BASE.replace(**knobs), Problem({}), None).launch
 
 
 @pytest.mark.parametrize("dtype", list(ALLOWED))

@@ -171,3 +171,13 @@ def test_the_c_kernel_takes_part_for_real(monkeypatch: pytest.MonkeyPatch) -> No
     assert any(line.split()[0] == "torch" for line in text.splitlines()[3:])
     assert "serves (store)" in text
     torch.testing.assert_close(ops.linear(a, w.mT.contiguous()), a @ w)
+
+
+def test_a_problem_by_hand_is_the_calls() -> None:
+    chosen = ops.chooser("cpu")
+    text = "M=5,N=3,K=7,dtype=bfloat16,bias.dtype=bfloat16,activation=gelu"
+    made = chosen.inputs(text)
+    assert made["b"].stride() == (1, 7)  # as linear layers have it
+    call = chosen.dispatcher.problem_of(**made).problem
+    x, w, bias = torch.randn(5, 7).bfloat16(), torch.randn(3, 7).bfloat16(), torch.randn(3).bfloat16()
+    assert call == chosen.dispatcher.problem_of(*ops._arguments(x, w.mT, bias, "gelu", None)[0]).problem

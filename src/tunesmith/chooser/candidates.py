@@ -203,7 +203,7 @@ class Alternatives:
         return device_of(dict(zip(self.signature.parameters, args, strict=False)))
 
     def dtypes(self) -> Mapping[str, Sequence[str]]:
-        return {}
+        return self.candidates[str(self.stays[BY])].kernel.dtypes()
 
     def for_call(self, args: Sequence[Any]) -> Alternatives:
         bound = copy.copy(self)

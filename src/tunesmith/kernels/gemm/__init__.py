@@ -181,23 +181,23 @@ def reference(a: Any, b: Any, bias: Any = None, activation: str | None = None, *
     return product if activation is None else getattr(torch.nn.functional, activation)(product)
 
 
-def make_inputs(problem: Problem) -> dict[str, Any]:
-    """Standard normal a, b and bias on the current GPU, laid out as their stride classes say."""
+def make_inputs(problem: Problem, device: str = "cuda") -> dict[str, Any]:
+    """Standard normal a, b and bias, laid out as their stride classes say."""
     import torch
 
-    draw = torch.Generator(device="cuda")
+    draw = torch.Generator(device=device)
     draw.manual_seed(0)
 
     def normal(array: str, *shape: int) -> Any:
         dtype = getattr(torch, str(problem[f"{array}.dtype"]))
         swapped = str(problem.get(f"{array}.strides", "x1")).endswith("1x")
-        made = torch.randn((*shape[:-2], shape[-1], shape[-2]) if swapped else shape, generator=draw, device="cuda")
+        made = torch.randn((*shape[:-2], shape[-1], shape[-2]) if swapped else shape, generator=draw, device=device)
         return made.to(dtype).mT if swapped else made.to(dtype)
 
     m, n, k, batch = (problem.dims[name] for name in ("M", "N", "K", "batch"))
     lead = (batch,) if batch != 1 else ()
     kind = problem.get("bias.dtype")
-    bias = None if kind is None else torch.randn(n, generator=draw, device="cuda").to(getattr(torch, str(kind)))
+    bias = None if kind is None else torch.randn(n, generator=draw, device=device).to(getattr(torch, str(kind)))
     activation, out, precision = (problem[name] for name in ("activation", "out", "precision"))
     a, b = normal("a", *lead, m, k), normal("b", *lead, k, n)
     made = arguments(a, b, bias, cast("str | None", activation), str(out), str(precision))
@@ -207,7 +207,10 @@ def make_inputs(problem: Problem) -> dict[str, Any]:
 kernel = autotune(
     space=space, knobs=sorted(KNOBS), default=default, key=[*SIZES, "activation", "out", "precision"],
     strides=["a", "b"], dims=["M", "N", "K"],
-    flags={"batch": 1, "activation": None, "out": SAME, "precision": "ieee", "a.strides": "x1", "b.strides": "x1"},
+    flags={
+        "batch": 1, "activation": None, "bias.dtype": None, "out": SAME, "precision": "ieee", "a.strides": "x1",
+        "b.strides": "x1",
+    },
     make_inputs=make_inputs, reference=reference, model=work, candidates=64, policy="lookup",
     clock="graph", hot=["a"],
 )(GemmKernel())  # fmt: skip
