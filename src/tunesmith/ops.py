@@ -101,7 +101,10 @@ def _operated(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any)
     return torch.ops.tunesmith.gemm(a, b, bias, activation, out_dtype)
 
 
-@torch.library.custom_op("tunesmith::gemm", mutates_args=())
+@torch.library.custom_op(
+    "tunesmith::gemm", mutates_args=(),
+    schema="(Tensor a, Tensor b, Tensor? bias, str? activation, ScalarType? out_dtype) -> Tensor",
+)  # fmt: skip
 def _operator(
     a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: str | None, out_dtype: torch.dtype | None
 ) -> torch.Tensor:
