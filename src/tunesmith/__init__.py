@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tunesmith.api import autotune
     from tunesmith.backends import cc, cuda
     from tunesmith.backends.call import built
+    from tunesmith.chooser import Candidate, choose, returning
     from tunesmith.core.model import Model, Rows, Tiles, Work
     from tunesmith.measure.modelled import ModelClock
     from tunesmith.missed import Miss, misses
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 #: what takes a moment to import is imported when it is asked for: name → module and attribute
 _LAZY = {
+    "Candidate": ("tunesmith.chooser", "Candidate"),
     "Miss": ("tunesmith.missed", "Miss"),
     "TakeOver": ("tunesmith.takeover", "TakeOver"),
     "Model": ("tunesmith.core.model", "Model"),
@@ -40,19 +42,22 @@ _LAZY = {
     "autotune": ("tunesmith.api", "autotune"),
     "built": ("tunesmith.backends.call", "built"),
     "cc": ("tunesmith.backends.cc", None),
+    "choose": ("tunesmith.chooser", "choose"),
     "cuda": ("tunesmith.backends.cuda", None),
     "misses": ("tunesmith.missed", "misses"),
     "plan": ("tunesmith.plan", None),
     "ranks": ("tunesmith.ranks", None),
+    "returning": ("tunesmith.chooser", "returning"),
     "take_over": ("tunesmith.takeover", "take_over"),
     "watch": ("tunesmith.report.terminal", "watch"),
 }
 
 __all__ = [
-    "Axis", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Model", "ModelClock", "Problem",
-    "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial", "TunedKernel", "Untried", "Work",
-    "add_device", "autotune", "booleans", "built", "cc", "choices", "cuda", "integers", "known_device", "known_devices",
-    "misses", "permutations", "plan", "policy", "powers_of_two", "ranks", "take_over", "watch",
+    "Axis", "Candidate", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Model", "ModelClock",
+    "Problem", "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial", "TunedKernel", "Untried",
+    "Work", "add_device", "autotune", "booleans", "built", "cc", "choices", "choose", "cuda", "integers",
+    "known_device", "known_devices", "misses", "permutations", "plan", "policy", "powers_of_two", "ranks", "returning",
+    "take_over", "watch",
 ]  # fmt: skip
 
 

@@ -96,6 +96,8 @@ class Specialised:
         width: integers by whether they need 32 bits, 64, or 64 without a sign.
         values: arguments whose value is compiled in (Triton's constexprs that are no knobs).
         where: tells which device a call without an array is for; `None` where that is always the same.
+        settings: of this process, that change what is computed: they are read on every call, and have to be in
+            `Kernel.environment` too.
     """
 
     alignment: tuple[str, ...] = ()
@@ -103,6 +105,7 @@ class Specialised:
     width: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     where: Callable[[], object] | None = None
+    settings: Callable[[], object] | None = None
 
     @property
     def names(self) -> frozenset[str]:

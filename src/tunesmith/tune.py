@@ -81,6 +81,7 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     concluded = before.choice if before is not None and before.choice.partial not in STOPPED else None
     if concluded is not None and isinstance(getattr(known.get(concluded.config), "outcome", None), Measured):
         state.incumbent = concluded.config
+    state.incumbent = getattr(subject.kernel, "stays", None) or state.incumbent
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
     with searching(), closing(state):
         first = promising(subject, default, store) if legal != [] else []

@@ -92,6 +92,7 @@ class Dispatcher:
 
     Attributes:
         latest: the launch of the latest call, in a list.
+        on_clear: called whenever something new is known, by whoever remembers launches too.
 
     Raises:
         BadInput: for variadic parameters and for a policy that does not exist.
@@ -126,7 +127,10 @@ class Dispatcher:
         self.latest: list[Launch | None] = [None]
         latest = self.latest if notes_latest else None
         where = spec.specialised.where
-        self._writer = Writer(parameters, self._asked, user_key, scoped_policy.get, self._miss, extra, latest, where)
+        self._writer = Writer(
+            parameters, self._asked, user_key, scoped_policy.get, self._miss, extra, latest, where,
+            spec.specialised.settings,
+        )  # fmt: skip
         # Guards what follows. Re-entrant: a finalizer that runs meanwhile may call a kernel.
         self._lock = threading.RLock()
         self._seen: tuple[Seen, ...] = (Seen(),) * len(parameters)
@@ -135,6 +139,7 @@ class Dispatcher:
         self._version = 0
         self._warm: dict[WarmKey, Launch] = {}
         self._clears, self._cleared_by = 0, 0
+        self.on_clear: list[Callable[[], object]] = []
         self._namespace: dict[str, Any] = {}
         self._number = next(_numbers)
         self._filenames: list[str] = []
@@ -156,6 +161,15 @@ class Dispatcher:
             BadInput: for a value that can't be a field of a Problem.
         """
         return self._call_of(self._bind(*args, **kwargs))
+
+    def known(self, *args: Any) -> Launch | None:
+        """The launch that is remembered for such a call, right after one; `None` where none is.
+
+        Args:
+            args: by position, all of them.
+        """
+        with self._lock:
+            return self._warm.get(self._key_of(*args))
 
     def warm_up(self, calls: Sequence[tuple[tuple[Any, ...], Launch]]) -> None:
         """Make calls warm that have not come yet: (arguments as in `Call.args`, launch) for each.
@@ -182,6 +196,8 @@ class Dispatcher:
             self._namespace[self._warm_name] = self._warm
             self._clears += 1
             self._cleared_by = threading.get_ident()
+        for tell in self.on_clear:
+            tell()
 
     # --- a miss
 

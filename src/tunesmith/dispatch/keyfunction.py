@@ -193,6 +193,7 @@ class Writer:
         extra: what becomes of a call that has keywords beside the parameters: given the tuple and these.
         latest: a list of one element, which each warm call sets to its launch.
         where: tells which device a call without an array is for.
+        settings: tells which settings of this process are in force.
 
     Attributes:
         constants: name → value of every constant in the source written so far.
@@ -208,6 +209,7 @@ class Writer:
         extra: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None,
         latest: list[Any] | None = None,
         where: Callable[[], object] | None = None,
+        settings: Callable[[], object] | None = None,
     ) -> None:
         self._asked = tuple(asked)
         self.prefix = "_t"
@@ -221,6 +223,8 @@ class Writer:
         if user_key is not None:
             named = ", ".join(f"{name}={name}" for name in user_key[1])
             self._first += f", {self._constant('user_key', user_key[0])}({named})"
+        if settings is not None:
+            self._first += f", {self._constant('settings', settings)}()"
         self._where = f"{self._constant('where', where)}()" if where is not None else ""
         self._miss = self._constant("miss", miss)
         self._extra = self._constant("extra", extra) if extra is not None else ""

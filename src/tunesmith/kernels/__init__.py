@@ -7,6 +7,6 @@ from tunesmith.tuned import TunedKernel
 
 def shipped() -> dict[str, TunedKernel]:
     """Every shipped kernel by name."""
-    from tunesmith.kernels import conv2d, matmul, softmax
+    from tunesmith.kernels import conv2d, gemm, matmul, softmax
 
-    return {module.kernel.kernel.name: module.kernel for module in (matmul, softmax, conv2d)}
+    return {module.kernel.kernel.name: module.kernel for module in (matmul, softmax, conv2d, gemm)}

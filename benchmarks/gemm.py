@@ -1,0 +1,126 @@
+"""`ops.matmul` against `torch.mm` over products of open models. Needs a GPU.
+
+    python benchmarks/gemm.py
+
+bfloat16, weights as linear layers have them. Each product is tuned (`tune_s`, with compiling; binaries are shared by
+later products), then timed beside torch's by graph replay (30 rounds, many calls in a graph) and called back to back
+with the host's part counted (20 rounds), both in random order within a round. Each call finds other weights than the
+one before it, 400 MB of them in turn, so that they come from memory as they do in a model.
+
+`worst_over_torch` is the largest lower 95 % bound of the paired ratio to torch by graph replay,
+`worst_over_torch_eager` the same for calls; `geomean_speedup_small_m` of products with at most 64 rows, by graph
+replay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from _gemm_shapes import ALL, Shape
+from _results import FOLDER, version, write
+from _side_by_side import called, compared, copies, replayed
+
+FEW_ROWS = 64
+#: of the 600 seconds that one command may take: products that are left then are not measured, and it is said
+LIMIT_S = 540.0
+
+
+def measured(shape: Shape, device: str) -> dict[str, Any]:
+    import torch
+
+    from tunesmith import ops
+
+    m, n, k, layer, activation = shape
+    x = torch.randn(m, k, device=device, dtype=torch.bfloat16)
+    w = torch.randn(n, k, device=device, dtype=torch.bfloat16)
+    start = time.perf_counter()
+    summary = ops.tune(x, w, activation=activation)
+    tune_s = time.perf_counter() - start
+    weights, relu = copies(w), torch.nn.functional.relu
+    if activation is None:
+        ways = {
+            "torch": [lambda b=w.mT: torch.mm(x, b) for w in weights],
+            "ours": [lambda b=w.mT: ops.matmul(x, b) for w in weights],
+        }
+    else:
+        ways = {
+            "torch": [lambda b=w.mT: relu(torch.mm(x, b)) for w in weights],
+            "ours": [lambda w=w: ops.linear(x, w, activation=activation) for w in weights],
+        }
+    with torch.no_grad():
+        graph = None if device == "cpu" else compared(replayed(ways, 30), "ours", "torch")
+        eager = compared(called(ways, 20), "ours", "torch")
+    choice = summary.choice
+    assert choice is not None
+    return {
+        "M": m, "N": n, "K": k, "layer": layer, "activation": activation, "tune_s": tune_s,
+        "compile_s": summary.compile_s, "measure_s": summary.measure_s, "counts": summary.counts,
+        "chosen": dict(choice.config), "graph": graph or eager, "eager": eager,
+        "scores": ops.scores(x, w, activation=activation, top=5).splitlines()[3:],
+    }  # fmt: skip
+
+
+def summary_of(rows: list[dict[str, Any]]) -> dict[str, float]:
+    from tunesmith.core.stats import geometric_mean
+
+    small = [1 / row["graph"]["ratio"] for row in rows if row["M"] <= FEW_ROWS]
+    return {
+        "shapes": len(rows),
+        "worst_over_torch": max(row["graph"]["low"] for row in rows),
+        "worst_over_torch_eager": max(row["eager"]["low"] for row in rows),
+        "geomean_speedup_small_m": geometric_mean(small),
+        "geomean_speedup": geometric_mean([1 / row["graph"]["ratio"] for row in rows]),
+        "tune_s": sum(row["tune_s"] for row in rows),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
+    parser.add_argument("--count", type=int, default=44, help="how many products of the list")
+    parser.add_argument("--store", type=Path, help="where what was found is kept, to make tables of")
+    parser.add_argument("--dry", action="store_true", help="small products on the CPU; nothing is written")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["TUNESMITH_CACHE_DIR"] = str(options.store or f"{scratch}/ours")
+        os.environ["TRITON_CACHE_DIR"] = f"{scratch}/triton"
+        import torch
+
+        wanted = [Shape(min(s.M, 32), 64, 48, s.layer, s.activation) for s in ALL] if options.dry else ALL
+        rows: list[dict[str, Any]] = []
+        begun = time.perf_counter()
+        for shape in wanted[: options.count]:
+            if time.perf_counter() - begun > LIMIT_S:
+                print(f"{options.count - len(rows)} products are left out: {LIMIT_S:g} s are over")
+                break
+            rows.append(row := measured(shape, "cpu" if options.dry else "cuda"))
+            graph, eager = row["graph"], row["eager"]
+            print(
+                f"{shape.M:5}x{shape.N:6}x{shape.K:5} {shape.activation or '':4} tune {row['tune_s']:5.1f} s  "
+                f"graph {graph['ours_us']:8.2f} us of {graph['torch_us']:8.2f}  "
+                f"{graph['ratio']:.3f} from {graph['low']:.3f}  "
+                f"eager {eager['ratio']:.3f} from {eager['low']:.3f}  {row['chosen']['by']}",
+                flush=True,
+            )
+            if not options.dry:
+                torch.cuda.empty_cache()
+    summary = summary_of(rows)
+    print(json.dumps(summary))
+    if options.dry:
+        return
+    device = torch.cuda.get_device_name().split()[-1].lower()
+    print(write(
+        "gemm", device, protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
+        command="python benchmarks/gemm.py", rows=rows, summary=summary,
+        versions={package: version(package) for package in ("torch", "triton")}, gpu=True, folder=options.folder,
+    ))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

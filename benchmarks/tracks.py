@@ -1,0 +1,141 @@
+"""What the shipped matrix product loses without a search: with its default, and with a table. Needs a GPU.
+
+    python benchmarks/tracks.py --seed 20261130
+
+bfloat16, weights as linear layers have them. Twenty products drawn by the seed (M from 1 to 8192, N and K multiples of
+64 from 512 to 16384, all by the logarithm) are tuned, and of each the default, the tuned Config and what the table of
+these twenty says are timed side by side, by graph replay (30 rounds), with other weights at each call. Then ten more
+are tuned, which are not in the table: of each the Config of the nearest row (by the sum of the logarithms of the ratios
+of M, N and K; the default where the product's Space does not have it) is timed beside the tuned one.
+
+Each summary is a geometric mean of ratios to the tuned Config's time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from _results import FOLDER, version, write
+from _side_by_side import compared, copies, replayed
+
+DRAWN, UNSEEN, ROUNDS = 20, 10, 30
+
+
+def drawn(seed: int, number: int) -> list[tuple[int, int, int]]:
+    draw = random.Random(seed)
+
+    def one(low: int, high: int, step: int) -> int:
+        return max(low, round(math.exp(draw.uniform(math.log(low), math.log(high))) / step) * step)
+
+    return [(one(1, 8192, 1), one(512, 16384, 64), one(512, 16384, 64)) for _ in range(number)]
+
+
+class Product:
+    """One product, tuned; `ways` are Configs that are to be timed."""
+
+    def __init__(self, m: int, n: int, k: int) -> None:
+        import torch
+
+        from tunesmith.kernels import gemm
+
+        self.sizes, self.kernel = (m, n, k), gemm.kernel
+        self.a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+        self.w = torch.randn(n, k, device="cuda", dtype=torch.bfloat16)
+        self.args = gemm.arguments(self.a, self.w.mT)
+        start = time.perf_counter()
+        summary = gemm.kernel.tune(*self.args)
+        self.tune_s = time.perf_counter() - start
+        assert summary.choice is not None
+        self.tuned, self.key = summary.choice.config, summary.key
+        self.device = gemm.kernel.kernel.device(self.args)
+        self.space = gemm.space(self.key.problem, self.device)
+        self.default = gemm.default(self.key.problem, self.device)
+
+    def timed(self, ways: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+        """Of each way that is not the tuned Config, its ratio to that."""
+        from tunesmith.kernels import gemm
+
+        whole = {"tuned": self.tuned, **ways}
+        weights = copies(self.w)
+        bound = self.kernel.kernel.for_call(self.args)
+        launches = {name: bound.load(config, self.key.problem, None).launch for name, config in whole.items()}
+        calls = {
+            name: [partial(launch, *gemm.arguments(self.a, w.mT)) for w in weights] for name, launch in launches.items()
+        }
+        times = replayed(calls, ROUNDS)
+        return {name: compared(times, name, "tuned") for name in ways}
+
+
+def nearest(rows: Mapping[Any, Any], product: Product) -> Any:
+    """The Config of the nearest row; the default where the product can't have it."""
+
+    def distance(problem: Any) -> float:
+        return sum(abs(math.log(problem[name] / size)) for name, size in zip("MNK", product.sizes, strict=True))
+
+    config = rows[min(rows, key=distance)].config
+    return config if product.space.fault(config) is None else product.default
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
+    parser.add_argument("--seed", type=int, required=True, help="draws the products")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["TUNESMITH_CACHE_DIR"] = f"{scratch}/ours"
+        os.environ["TRITON_CACHE_DIR"] = f"{scratch}/triton"
+        import torch
+
+        from tunesmith.core.stats import geometric_mean
+        from tunesmith.store import default_store
+        from tunesmith.tables.native import from_store
+
+        rows: list[dict[str, Any]] = []
+        sizes = drawn(options.seed, DRAWN + UNSEEN)
+        products = [Product(*one) for one in sizes[:DRAWN]]
+        table = from_store(default_store(), "gemm", products[0].device.identity)
+        for i, size in enumerate(sizes):
+            product = products[i] if i < DRAWN else Product(*size)
+            if i < DRAWN:
+                row = table.lookup(product.key, product.key.problem, product.device)
+                assert row is not None
+                ways = {"default": product.default, "table": row.config}
+            else:
+                ways = {"default": product.default, "neighbour": nearest(table.rows, product)}
+            over = product.timed(ways)
+            rows.append({
+                "M": size[0], "N": size[1], "K": size[2], "in_table": i < DRAWN, "tune_s": product.tune_s,
+                "tuned": dict(product.tuned), **{name: dict(config) for name, config in ways.items()},
+                "over_tuned": over,
+            })  # fmt: skip
+            told = "  ".join(f"{name} {one['ratio']:.3f}" for name, one in over.items())
+            print(f"{size}  tune {product.tune_s:5.1f} s  {told}", flush=True)
+
+        def mean(way: str, in_table: bool) -> float:
+            return geometric_mean([row["over_tuned"][way]["ratio"] for row in rows if row["in_table"] == in_table])
+
+        summary = {
+            "default_over_tuned": mean("default", True), "table_over_tuned": mean("table", True),
+            "neighbour_over_tuned": mean("neighbour", False), "tune_s": sum(row["tune_s"] for row in rows),
+        }  # fmt: skip
+        print(json.dumps(summary))
+        device = torch.cuda.get_device_name().split()[-1].lower()
+    print(write(
+        "tracks", device, protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
+        command=f"python benchmarks/tracks.py --seed {options.seed}", rows=rows, summary=summary,
+        versions={package: version(package) for package in ("torch", "triton")}, gpu=True, folder=options.folder,
+    ))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

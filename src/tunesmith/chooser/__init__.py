@@ -1,0 +1,154 @@
+"""`choose`: several ways of doing one operation, library calls among them, and the fastest for each Problem."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from tunesmith.api import autotune
+from tunesmith.chooser.candidates import (
+    BY,
+    Alternatives,
+    Candidate,
+    LibraryCall,
+    Mixed,
+    Returning,
+    returning,
+)
+from tunesmith.chooser.numerics import Checked, WrongResult
+from tunesmith.chooser.scores import scores
+from tunesmith.chooser.settings import torch_settings
+from tunesmith.core.config import Config
+from tunesmith.core.outcome import Measured
+from tunesmith.core.problem import Bucket
+from tunesmith.core.stopping import CONFIDENCE, MARGIN
+from tunesmith.declaration import Declaration, Frontend, MakeInputs
+from tunesmith.errors import BadInput, unknown
+from tunesmith.kernel import Clock
+from tunesmith.tuned import TunedKernel
+
+__all__ = [
+    "BY", "Alternatives", "Candidate", "Chooser", "LibraryCall", "Returning", "WrongResult", "choose", "returning",
+    "torch_settings",
+]  # fmt: skip
+
+
+def choose(
+    name: str,
+    candidates: Mapping[str, Any],
+    *,
+    args: Callable[..., Any] | Sequence[str] | None = None,
+    library: str | None = None,
+    key: Sequence[str] | Callable[..., Mapping[str, object]] = (),
+    strides: Sequence[str] = (),
+    buckets: Mapping[str, Bucket] | None = None,
+    reference: Callable[..., Any] | None = None,
+    dims: Sequence[str] | None = None,
+    flags: Mapping[str, object] | None = None,
+    make_inputs: MakeInputs | None = None,
+    settings: Callable[[], Mapping[str, str]] | Literal["torch"] | None = "torch",
+    policy: Literal["default", "lookup", "search"] | None = None,
+    budget_s: float | None = None,
+    most: int | None = None,
+    margin: float = MARGIN,
+    confidence: float = CONFIDENCE,
+    clock: Clock | Literal["wall", "events", "events-hot", "graph", "graph-hot"] | None = None,
+    hot: Sequence[str] = (),
+    depends: Sequence[str] | None = None,
+) -> Chooser:
+    """Make one function of several ways of doing an operation: for each Problem the fastest of them is called.
+
+    Every candidate takes the operation's arguments by position and returns its result, which it allocates. All are in
+    one race. The library's call stays in it to the end, and in use unless another is faster by more than the margin,
+    beyond doubt. With a reference, a candidate whose numbers are not the library's is out.
+
+    Args:
+        name: the operation's, in the store, in tables and in reports.
+        candidates: name → a callable, a tuned kernel with its Space, a Candidate, what `built` or `returning` made.
+        args: the operation's arguments: a function that takes them, or their names; the reference's if not given.
+        library: which candidate is the library's call; the first if not given.
+        key, strides, buckets, dims, flags, make_inputs, policy, budget_s, margin, confidence, clock, hot: see autotune.
+        reference: the operation in float64, given the arguments by name.
+        settings: of this process, that change what a library computes: their names and values are part of the key, and
+            are read on every call. `torch`: those of `torch_settings`, where torch is imported; `None` for none.
+        most: how many Configs one search may try; those of kernels with a model that it ranks first.
+        depends: packages whose versions are compared when a stored Choice is used; torch, where it is imported, if not
+            given.
+
+    Raises:
+        BadInput: for no candidates, a library that is none of them, a candidate with other arguments.
+    """
+    source = args if args is not None else reference
+    if source is None:
+        raise BadInput(f'{name}: say which arguments the operation takes: args=["a", "b"], or a function of them')
+    signature = _signature(source)
+    if not candidates:
+        raise BadInput(f"{name}: no candidates; give some by name: {{'torch.mm': torch.mm, …}}")
+    made = {one: Candidate.of(one, given, signature) for one, given in candidates.items()}
+    stays = next(iter(made)) if library is None else library
+    if stays not in made or not isinstance(made[stays].kernel, LibraryCall):
+        plain = [one for one, candidate in made.items() if isinstance(candidate.kernel, LibraryCall)]
+        raise BadInput(f"{name}: the library has to be a plain call: {unknown('candidate', stays, plain)}")
+    torch_here = "torch" in sys.modules
+    read = (torch_settings if torch_here else None) if settings == "torch" else settings
+    alternatives = Alternatives(
+        name, made, stays, signature, (["torch"] if torch_here else []) if depends is None else depends, read
+    )
+    models = {one: candidate.model for one, candidate in made.items() if candidate.model is not None}
+    usual = autotune(
+        space=alternatives.space, default=alternatives.default, key=key, strides=strides, buckets=buckets, dims=dims,
+        flags=flags, make_inputs=make_inputs, reference=reference, policy=policy, budget_s=budget_s, candidates=most,
+        margin=margin, confidence=confidence, clock=clock, hot=hot,
+        model=Mixed(_no_work, split=alternatives.of, models=models) if models else None,
+    )(alternatives)  # fmt: skip
+    return Chooser(alternatives, usual.declared, reference)
+
+
+def _no_work(*_: Any) -> Any:
+    raise BadInput("a choice has the models of its candidates, and no work of its own")
+
+
+def _signature(source: Callable[..., Any] | Sequence[str]) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    if not callable(source):
+        return inspect.Signature([inspect.Parameter(name, kind) for name in source])
+    found = [p for p in inspect.signature(source).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    return inspect.Signature([p.replace(annotation=p.empty) for p in found])
+
+
+class Chooser(TunedKernel):
+    """What `choose` returns: called like the operation; `tune`, `lookup` and the rest are a tuned kernel's."""
+
+    def __init__(self, alternatives: Alternatives, declared: Declaration, reference: Callable[..., Any] | None) -> None:
+        self.alternatives = alternatives
+        function = alternatives.candidates[str(alternatives.stays[BY])].kernel
+        assert isinstance(function, LibraryCall)
+        library = function.function
+        checks = None if reference is None else partial(Checked, reference, library)
+        super().__init__(alternatives, declared, frontend=Frontend(around=checks))
+
+    def explain(self, *args: Any, **kwargs: Any) -> None:
+        """Print which candidate a call would use and why, and the score table. Measures nothing."""
+        super().explain(*args, **kwargs)
+        self.say(self.scores(*args, **kwargs))
+
+    def scores(self, *args: Any, top: int = 10, **kwargs: Any) -> str:
+        """What is known of every candidate for a call, as a table. Measures nothing.
+
+        Args:
+            top: how many of the fastest have a line; the library's call and what is chosen always have one.
+        """
+        _, choice, trials = self.explanation(*args, **kwargs)
+        bound = self.alternatives.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        verdict = self.declared.effort.verdict(trials, self.alternatives.stays) if trials else None
+        ways = self.alternatives
+        return scores(self.kernel.name, bound.arguments, verdict, trials, choice, ways.of, ways.stays, top)
+
+    def timed(self, *args: Any, **kwargs: Any) -> Mapping[Config, float]:
+        """Median seconds of every Config that was measured for a call."""
+        _, _, trials = self.explanation(*args, **kwargs)
+        return {t.config: t.outcome.median_s for t in trials if isinstance(t.outcome, Measured)}

@@ -1,0 +1,109 @@
+"""The score table of a choice, in the form that users of `max-autotune` know: a line for each candidate, best first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tunesmith.core.config import Config
+from tunesmith.core.outcome import Choice, Failed, Measured, Trial
+from tunesmith.dispatch.arguments import is_array
+from tunesmith.measure.pick import Verdict
+
+#: characters of a failure's reason that are shown: a line of the terminal, less what stands before it
+_REASON = 100
+
+
+def scores(
+    operation: str, arguments: Mapping[str, Any], verdict: Verdict | None, trials: Sequence[Trial], choice: Choice,
+    of: Any, library: Config, top: int = 10,
+) -> str:  # fmt: skip
+    """All that is known of a choice, as text.
+
+    Args:
+        arguments: of the call, by name.
+        verdict: what the Trials say, `None` where nothing was measured.
+        of: from a Config to (candidate, the candidate's own Config).
+        library: the Config of the library's call, which always has a line, as has what is chosen.
+        top: how many others have one.
+    """
+    lines = _heading(operation, arguments)
+    ranking = () if verdict is None else verdict.ranking
+    shown = [t for i, t in enumerate(ranking) if i < top or t.config in (library, choice.config)]
+    if shown:
+        lines += _rows(shown, choice, of, library)
+    if len(shown) < len(ranking):
+        lines.append(f"  and {len(ranking) - len(shown)} slower ones")
+    lines += _failures(trials, of)
+    lines.append(_conclusion(verdict, choice, of, library))
+    return "\n".join(lines)
+
+
+def _heading(operation: str, arguments: Mapping[str, Any]) -> list[str]:
+    """What was called, in three lines."""
+    arrays = [value for value in arguments.values() if is_array(value)]
+    shapes = ", ".join("x".join(map(str, array.shape)) for array in arrays)
+    return [
+        f"AUTOTUNE {operation}({shapes})",
+        f"strides: {', '.join(str(list(_strides(array))) for array in arrays)}",
+        f"dtypes: {', '.join(str(array.dtype) for array in arrays)}",
+    ]
+
+
+def _strides(array: Any) -> tuple[int, ...]:
+    """In elements."""
+    if callable(getattr(array, "stride", None)):
+        return tuple(array.stride())
+    return tuple(step // array.itemsize for step in array.strides)
+
+
+def _rows(trials: Sequence[Trial], choice: Choice, of: Any, library: Config) -> list[str]:
+    """Candidate, microseconds with their spread, percent of the best, knobs."""
+    best_s = min(t.outcome.median_s for t in trials if isinstance(t.outcome, Measured))
+    cells: list[tuple[str, ...]] = []
+    for trial in trials:
+        name, own = of(trial.config)
+        assert isinstance(trial.outcome, Measured)
+        low, high = trial.outcome.spread_s
+        median = trial.outcome.median_s
+        mark = "chosen" if trial.config == choice.config else "library" if trial.config == library else ""
+        knobs = ", ".join(f"{knob}={value}" for knob, value in own.items())
+        spread = f"[{1e6 * low:.2f}, {1e6 * high:.2f}]"
+        cells.append((name, f"{1e6 * median:.2f} us", spread, f"{best_s / median:.1%}", mark, knobs))
+    widths = [max(len(row[i]) for row in cells) for i in range(5)]
+    sides = "<>>><"
+    return [
+        ("  " + "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=False))
+         + f"  {row[5]}").rstrip()
+        for row in cells
+    ]  # fmt: skip
+
+
+def _failures(trials: Sequence[Trial], of: Any) -> list[str]:
+    """A line for each reason: how many, of which candidate, what it said."""
+    found = Counter(
+        (of(trial.config)[0], trial.outcome.stage, trial.outcome.reason.partition("\n")[0][:_REASON])
+        for trial in trials
+        if isinstance(trial.outcome, Failed)
+    )
+    return [
+        f"  failed: {count} x {name}, {stage}: {reason}"
+        for (name, stage, reason), count in sorted(found.items(), key=lambda one: -one[1])
+    ]
+
+
+def _conclusion(verdict: Verdict | None, choice: Choice, of: Any, library: Config) -> str:
+    name = of(choice.config)[0]
+    if verdict is None:
+        return f"{name} serves ({choice.source}): {choice.note or 'nothing was measured'}"
+    times = {t.config: t.outcome.median_s for t in verdict.ranking if isinstance(t.outcome, Measured)}
+    theirs, mine = times.get(library), times.get(choice.config)
+    if choice.config == library:
+        return (
+            f"{name} serves ({choice.source}): the library's call stays, as nothing is faster by more than "
+            f"{verdict.margin:.0%} beyond doubt"
+        )
+    if theirs is None or mine is None:
+        return f"{name} serves ({choice.source})"
+    return f"{name} serves ({choice.source}): {theirs / mine:.2f} times as fast as {of(library)[0]}"

@@ -1,0 +1,228 @@
+"""`gemm`: activation(a · b + bias) on a GPU, in Triton: 16-bit floats and float32, any strides, batched. See device.py.
+
+Imports neither torch nor Triton until a product is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from tunesmith.api import autotune
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
+from tunesmith.core.model import Model, Tiles, Work
+from tunesmith.core.problem import Problem
+from tunesmith.core.space import Space
+from tunesmith.errors import BadInput, unknown
+from tunesmith.kernels.gemm.launch import ACTIVATIONS, KNOBS, SAME, SIZES, GemmKernel
+
+__all__ = ["ACTIVATIONS", "SAME", "arguments", "default", "gemm", "kernel", "make_inputs", "reference", "space", "work"]
+
+#: rows up to which a product is bound by reading b: tiles are low, long in K, and the sum may be split
+FEW_ROWS = 64
+#: Tiles that a default is picked from: rows, columns, elements of K, warps, stages. Those that win most often on GPUs
+#: with 64 K registers and 100 to 230 KiB of shared memory for each multiprocessor.
+_TILES = (
+    (16, 32, 256, 4, 4), (16, 64, 128, 4, 4), (16, 128, 128, 4, 4), (32, 64, 128, 4, 4), (32, 128, 64, 4, 4),
+    (64, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (128, 128, 64, 4, 4),
+    (128, 256, 64, 8, 3), (128, 256, 64, 8, 4),
+)  # fmt: skip
+#: ... in float32, where a product is a loop over vector lanes
+_TILES_32 = ((16, 32, 64, 4, 3), (32, 32, 32, 4, 3), (64, 32, 32, 4, 3), (64, 64, 32, 8, 3), (128, 64, 16, 8, 3))
+_SPLITS = (1, 2, 4, 8, 16, 32)
+_ITEM_BYTES = {"float32": 4}
+
+
+# --- what is known without measuring ---
+
+
+def work(problem: Problem, config: Config) -> Work:
+    """What a launch does, for the performance model."""
+    dtype = str(problem["a.dtype"])
+    sizes = Problem({name: problem[name] for name in SIZES})
+    split = cast(int, config["SPLIT_K"])
+    one = Tiles(split="SPLIT_K", batch="batch", dtype=dtype)(sizes, config)
+    if split == 1:
+        return one
+    # each part goes through the L2 in float32, there and back
+    return replace(one, end_bytes=8.0 * cast(int, config["BLOCK_M"]) * cast(int, config["BLOCK_N"]))
+
+
+def default(problem: Problem, device: Device) -> Config:
+    """The one of a few good tiles, with the sum split or not, that the performance model thinks fastest.
+
+    On a chip of which too little is known it is the smallest tile that has a square's worth of rows.
+    """
+    legal = space(problem, device)
+    tiles = _TILES_32 if problem["a.dtype"] == "float32" else _TILES
+    candidates = [
+        Config(
+            BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP_M=group, SPLIT_K=split, PERSISTENT=False, num_warps=warps,
+            num_stages=stages,
+        )
+        for m, n, k, warps, stages in tiles
+        for split in _SPLITS
+        for group in (1, 8)
+    ]  # fmt: skip
+    good = [config for config in candidates if config in legal] or [next(iter(legal))]
+    model = Model(work)
+    told = [(found.seconds, config) for config in good if (found := model.predict(problem, config, device))]
+    return min(told, key=lambda one: one[0])[1] if told else good[0]
+
+
+def space(problem: Problem, device: Device) -> Space:
+    """Tiles that suit the problem's sizes, the sum split where there are few of them, one program for each or as many
+    as run at once."""
+    rows, columns, depth, batch = (int(cast(int, problem[name])) for name in ("M", "N", "K", "batch"))
+    item = _ITEM_BYTES.get(str(problem["a.dtype"]), 2)
+    few = rows <= FEW_ROWS
+    axes = Space(
+        BLOCK_M=_around(rows, (16, 32, 64, 128, 256), most=3),
+        BLOCK_N=_around(columns, (16, 32, 64, 128) if few else (32, 64, 128, 256), most=4),
+        BLOCK_K=_around(depth, ((16, 32, 64) if item == 4 else (64, 128, 256) if few else (32, 64, 128)), most=3),
+        GROUP_M=[1, 4, 8, 16],
+        SPLIT_K=list(_SPLITS),
+        PERSISTENT=[False, True],
+        num_warps=[2, 4, 8],
+        num_stages=[2, 3] if item == 4 else [3, 4, 6] if few else [3, 4, 5],
+    )
+    shared = device.shared_bytes_per_block
+
+    def tiles(BLOCK_M: int, BLOCK_N: int) -> int:
+        return -(-rows // BLOCK_M) * -(-columns // BLOCK_N) * batch
+
+    def _has_work(BLOCK_M: int, BLOCK_N: int, num_warps: int) -> bool:
+        return 128 * num_warps <= BLOCK_M * BLOCK_N
+
+    def _fits_registers(BLOCK_M: int, BLOCK_N: int, num_warps: int) -> bool:
+        return 32 * num_warps * (64 if item == 4 else 128) >= BLOCK_M * BLOCK_N
+
+    def _fits_shared(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, num_stages: int) -> bool:
+        return not shared or (BLOCK_M + BLOCK_N) * BLOCK_K * item * (num_stages - 1) <= shared
+
+    def _splits_well(BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, SPLIT_K: int) -> bool:
+        return SPLIT_K == 1 or (
+            depth >= 2 * BLOCK_K * SPLIT_K and tiles(BLOCK_M, BLOCK_N) * SPLIT_K <= 8 * device.units
+        )
+
+    def _groups(BLOCK_M: int, GROUP_M: int) -> bool:
+        down = -(-rows // BLOCK_M)
+        return GROUP_M == 1 if down == 1 else GROUP_M == 8 if down <= 8 else GROUP_M > 1
+
+    def _persists(BLOCK_M: int, BLOCK_N: int, SPLIT_K: int, PERSISTENT: bool) -> bool:
+        return not PERSISTENT or (SPLIT_K == 1 and tiles(BLOCK_M, BLOCK_N) > device.units)
+
+    return (
+        axes.where(_has_work, "warps without a tile of 16 x 8 of their own")
+        .where(_fits_registers, "the sums of a tile would spill")
+        .where(_fits_shared, "even one stage less would not fit the shared memory")
+        .where(_groups, "one row of tiles has no groups, few rows have one")
+        .where(_splits_well, "splitting pays where tiles are few and each part is long")
+        .where(_persists, "as many programs as run at once: where there are more tiles, and the sum is whole")
+    )
+
+
+def _around(size: int, values: Sequence[int], most: int) -> list[int]:
+    """Of ascending powers of two, those below twice a size, the largest `most` of them; at least the first."""
+    fitting = [value for value in values if value < 2 * max(size, 1)] or [values[0]]
+    return fitting[-most:]
+
+
+# --- arguments ---
+
+
+def arguments(
+    a: Any,  # (M, K) or (batch, M, K)
+    b: Any,  # (K, N) or (batch, K, N)
+    bias: Any = None,  # (N,)
+    activation: str | None = None,
+    out: str = SAME,
+    precision: str = "ieee",
+) -> tuple[Any, ...]:
+    """A call's arguments as the kernel takes them: with sizes, and the output's dtype by name.
+
+    Args:
+        activation: one of ACTIVATIONS, as `torch.nn.functional` computes it; `None` for none.
+        out: the output's dtype; `same` as a's.
+        precision: of float32, `ieee` or `tf32`; anything else is part of the key and changes nothing.
+
+    Raises:
+        BadInput: for shapes, dtypes and an activation that do not fit.
+    """
+    if activation is not None and activation not in ACTIVATIONS:
+        raise BadInput(f"gemm: {unknown('activation', activation, ACTIVATIONS)}")
+    if a.ndim not in (2, 3) or b.ndim not in (2, 3) or a.dtype != b.dtype or a.shape[-1] != b.shape[-2]:
+        raise BadInput(
+            f"gemm of a {tuple(a.shape)} {a.dtype} and b {tuple(b.shape)} {b.dtype}: "
+            "needs (M, K) and (K, N) of one dtype, either with a batch before"
+        )
+    batches = {array.shape[0] for array in (a, b) if array.ndim == 3}
+    if len(batches) > 1:
+        raise BadInput(f"gemm of batches of different sizes: a {tuple(a.shape)}, b {tuple(b.shape)}")
+    if bias is not None and tuple(bias.shape) != (b.shape[-1],):
+        raise BadInput(f"gemm: bias is {tuple(bias.shape)}; needs ({b.shape[-1]},)")
+    if bias is not None and not bias.is_contiguous():
+        bias = bias.contiguous()
+    if out == str(a.dtype).rpartition(".")[2]:
+        out = SAME
+    batch = int(next(iter(batches), 1))
+    return a, b, bias, batch, int(a.shape[-2]), int(b.shape[-1]), int(a.shape[-1]), activation, out, precision
+
+
+def reference(a: Any, b: Any, bias: Any = None, activation: str | None = None, **_: Any) -> Any:
+    """The same in float64: (M, N) or (batch, M, N)."""
+    import torch
+
+    product = a.double() @ b.double()
+    if bias is not None:
+        product += bias.double()
+    return product if activation is None else getattr(torch.nn.functional, activation)(product)
+
+
+def make_inputs(problem: Problem, device: str = "cuda") -> dict[str, Any]:
+    """Standard normal a, b and bias, laid out as their stride classes say."""
+    import torch
+
+    draw = torch.Generator(device=device)
+    draw.manual_seed(0)
+
+    def normal(array: str, *shape: int) -> Any:
+        dtype = getattr(torch, str(problem[f"{array}.dtype"]))
+        swapped = str(problem.get(f"{array}.strides", "x1")).endswith("1x")
+        made = torch.randn((*shape[:-2], shape[-1], shape[-2]) if swapped else shape, generator=draw, device=device)
+        return made.to(dtype).mT if swapped else made.to(dtype)
+
+    m, n, k, batch = (problem.dims[name] for name in ("M", "N", "K", "batch"))
+    lead = (batch,) if batch != 1 else ()
+    kind = problem.get("bias.dtype")
+    bias = None if kind is None else torch.randn(n, generator=draw, device=device).to(getattr(torch, str(kind)))
+    activation, out, precision = (problem[name] for name in ("activation", "out", "precision"))
+    a, b = normal("a", *lead, m, k), normal("b", *lead, k, n)
+    made = arguments(a, b, bias, cast("str | None", activation), str(out), str(precision))
+    return dict(zip(kernel.kernel.signature.parameters, made, strict=True))
+
+
+kernel = autotune(
+    space=space, knobs=sorted(KNOBS), default=default, key=[*SIZES, "activation", "out", "precision"],
+    strides=["a", "b"], dims=["M", "N", "K"],
+    flags={
+        "batch": 1, "activation": None, "bias.dtype": None, "out": SAME, "precision": "ieee", "a.strides": "x1",
+        "b.strides": "x1",
+    },
+    make_inputs=make_inputs, reference=reference, model=work, candidates=64, policy="lookup",
+    clock="graph", hot=["a"],
+)(GemmKernel())  # fmt: skip
+
+
+def gemm(
+    a: Any, b: Any, bias: Any = None, activation: str | None = None, out_dtype: Any = None, precision: str = "ieee"
+) -> Any:
+    """activation(a · b + bias) with the Config that is known for its shape, else the default.
+
+    Raises:
+        BadInput: when shapes or dtypes do not fit, and for tensors that are not on a GPU.
+    """
+    out = SAME if out_dtype is None else str(out_dtype).rpartition(".")[2]
+    return kernel(*arguments(a, b, bias, activation, out, precision))

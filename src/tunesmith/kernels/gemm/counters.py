@@ -1,0 +1,78 @@
+"""Counters on the GPU that are zero when a launch begins, for programs that have to know who of them is the last."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import cache
+from typing import Any
+
+from tunesmith.measure.allowed import captures_spared
+
+#: counters taken at once: 4 MiB. A product whose sum is split has hundreds of tiles at most.
+ARENA = 1 << 20
+#: in elements: what is taken begins at an address divisible by 16, as kernels are compiled for
+_UNIT = 4
+
+_arenas: dict[object, tuple[Any, int]] = {}  # by device: counters that are all zero, how many of them are taken
+_taken: dict[tuple[object, int, int, int], Any] = {}  # by device, stream, capture and number
+_lock = threading.Lock()
+
+
+def counters(device: Any, number: int) -> Any:
+    """So many int32 that are zero when a launch in the current stream begins, provided that each launch leaves them so.
+
+    Launches in one stream follow each other, and share theirs. Those that are captured into a CUDA graph have others:
+    the graph may be replayed beside anything. What is taken stays taken.
+    """
+    import torch
+
+    stream = torch.cuda.current_stream(device)
+    capture = _capture(stream.cuda_stream) if torch.cuda.is_current_stream_capturing() else 0
+    name = device, stream.cuda_stream, capture, number
+    known = _taken.get(name)
+    if known is None:
+        with _lock:
+            known = _taken[name] = _take(device, number)
+    return known
+
+
+def _take(device: Any, number: int) -> Any:
+    import torch
+
+    arena, used = _arenas.get(device, (None, 0))
+    if arena is None or used + number > arena.numel():
+        # In a stream of its own: what is queued in one that is captured runs when the graph is replayed, not now.
+        side = torch.cuda.Stream(device)
+        with captures_spared(), torch.cuda.stream(side):
+            arena, used = torch.zeros(max(ARENA, number), dtype=torch.int32, device=device), 0
+            side.synchronize()
+    _arenas[device] = arena, used + -(-number // _UNIT) * _UNIT
+    return arena[used : used + number]
+
+
+def _capture(stream: int) -> int:
+    """Names the capture that a stream is in: launches of one capture in one stream follow each other when replayed."""
+    ask = _stream_capture_info()
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    if ask is None or ask(ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(number)) != 0:
+        return _unnamed()
+    return int(number.value) or _unnamed()
+
+
+@cache
+def _stream_capture_info() -> Any:
+    """CUDA's own function, `None` where there is none (AMD's GPUs)."""
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuStreamGetCaptureInfo
+    except (OSError, AttributeError):
+        return None
+
+
+_last = [0]
+
+
+def _unnamed() -> int:
+    """A name for a capture of which nothing is known: no two launches share one."""
+    _last[0] -= 1
+    return _last[0]

@@ -1,0 +1,140 @@
+"""The matrix product as it runs on a GPU, in Triton. Imports Triton: only what compiles or launches it imports this."""
+# pyright: basic
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _activated(x, ACTIVATION: tl.constexpr):
+    """float32 in, float32 out; the spellings are `torch.nn.functional`'s, or anything else for none."""
+    if ACTIVATION == "relu":
+        x = tl.where(x < 0, 0.0, x)  # and not maximum, which would make 0 of NaN
+    elif ACTIVATION == "gelu":
+        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif ACTIVATION == "silu":
+        x = x / (1.0 + tl.exp(-x))
+    return x
+
+
+@triton.jit
+def _finish(total, bias, c, m, n, M, N, WIDE: tl.constexpr, ACTIVATION: tl.constexpr):
+    """Bias, activation, the output's dtype: one tile of c, whose rows lie one after the other."""
+    if bias is not None:
+        total += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    total = _activated(total, ACTIVATION)
+    inside = (m[:, None] < M) & (n[None, :] < N)
+    rows = (m.to(tl.int64) if WIDE else m) * N
+    tl.store(c + rows[:, None] + n[None, :], total.to(c.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _sum(
+    a, b, m, n, K, stride_am, stride_ak, stride_bk, stride_bn, first, last,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile of a · b over the steps [first, last) of K, in float32. m and n are rows and columns that are there."""
+    k, step = first * BLOCK_K + tl.arange(0, BLOCK_K), BLOCK_K
+    if WIDE:  # offsets of 2^31 elements and more
+        m, n, k, step = m.to(tl.int64), n.to(tl.int64), k.to(tl.int64), tl.full((), BLOCK_K, tl.int64)
+    x = a + m[:, None] * stride_am + k[None, :] * stride_ak
+    y = b + k[:, None] * stride_bk + n[None, :] * stride_bn
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for i in range(first, last):
+        if EVEN_K:
+            p, q = tl.load(x), tl.load(y)
+        else:
+            left = K - i * BLOCK_K
+            p = tl.load(x, mask=tl.arange(0, BLOCK_K)[None, :] < left, other=0.0)
+            q = tl.load(y, mask=tl.arange(0, BLOCK_K)[:, None] < left, other=0.0)
+        total = tl.dot(p, q, total, input_precision=PRECISION)
+        x += step * stride_ak
+        y += step * stride_bk
+    return total
+
+
+@triton.jit
+def _place(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    """(row, column) of a tile: GROUP_M rows of tiles are gone through column by column, so that programs that run at
+    the same time share what they read in the L2."""
+    down, across = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    group = tile // (GROUP_M * across)
+    rows = tl.minimum(down - group * GROUP_M, GROUP_M)
+    return group * GROUP_M + tile % (GROUP_M * across) % rows, tile % (GROUP_M * across) // rows
+
+
+@triton.jit
+def gemm(
+    a, b, bias, c, partial, arrived, M, N, K,
+    stride_az, stride_am, stride_ak, stride_bz, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
+    EVEN_K: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """c (Z, M, N) = activation(a (Z, M, K) · b (Z, K, N) + bias (N,)): a program for each tile and part of K.
+
+    Where the sum is split, programs write their parts to `partial`, and the one that arrives last adds them up, always
+    in the same order: the result does not depend on who that was. It leaves `arrived` at zero, as it was.
+    """
+    program = tl.program_id(0)
+    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    tile, part, z = program % tiles, program // tiles % SPLIT_K, program // (tiles * SPLIT_K)
+    row, column = _place(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+    m, n = row * BLOCK_M + tl.arange(0, BLOCK_M), column * BLOCK_N + tl.arange(0, BLOCK_N)
+    steps = tl.cdiv(K, BLOCK_K)
+    each = tl.cdiv(steps, SPLIT_K)
+    a += z.to(tl.int64) * stride_az
+    b += z.to(tl.int64) * stride_bz
+    c += z.to(tl.int64) * M * N
+    total = _sum(
+        a, b, m % M, n % N, K, stride_am, stride_ak, stride_bk, stride_bn, part * each,
+        tl.minimum(part * each + each, steps), BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, WIDE, PRECISION,
+    )  # fmt: skip
+    if SPLIT_K == 1:
+        _finish(total, bias, c, m, n, M, N, WIDE, ACTIVATION)
+    else:
+        mine = z * tiles + tile
+        inner = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        parts = partial + mine.to(tl.int64) * (SPLIT_K * BLOCK_M * BLOCK_N) + inner
+        tl.store(parts + part * (BLOCK_M * BLOCK_N), total)
+        tl.debug_barrier()  # all threads' stores come before the arrival is made known
+        before = tl.atomic_add(arrived + mine, 1, sem="acq_rel")
+        if before == SPLIT_K - 1:
+            tl.store(arrived + mine, 0)
+            total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for i in tl.range(0, SPLIT_K, num_stages=1):  # past the L1, which does not see what others wrote
+                total += tl.load(parts + i * (BLOCK_M * BLOCK_N), cache_modifier=".cg")
+            _finish(total, bias, c, m, n, M, N, WIDE, ACTIVATION)
+
+
+@triton.jit
+def gemm_persistent(
+    a, b, bias, c, M, N, K, batch, programs,
+    stride_az, stride_am, stride_ak, stride_bz, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    EVEN_K: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """The same with as many programs as the GPU runs at once, each of which takes one tile after the other."""
+    tiles, steps = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
+    for number in range(tl.program_id(0), tiles * batch, programs):
+        z = (number // tiles).to(tl.int64)
+        row, column = _place(number % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
+        m, n = row * BLOCK_M + tl.arange(0, BLOCK_M), column * BLOCK_N + tl.arange(0, BLOCK_N)
+        total = _sum(
+            a + z * stride_az, b + z * stride_bz, m % M, n % N, K, stride_am, stride_ak, stride_bk, stride_bn,
+            0, steps, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, WIDE, PRECISION,
+        )  # fmt: skip
+        _finish(total, bias, c + z * M * N, m, n, M, N, WIDE, ACTIVATION)
+
+
+@triton.jit
+def epilogue(c, bias, M, N, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr):
+    """c (M, N), row-major, in place: activation(c + bias), for a product that was made by something else."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < tl.full((), 1, tl.int64) * M * N
+    x = tl.load(c + place, mask=inside, other=0.0).to(tl.float32)
+    if bias is not None:
+        x += tl.load(bias + place % N, mask=inside, other=0.0).to(tl.float32)
+    tl.store(c + place, _activated(x, ACTIVATION).to(c.dtype.element_ty), mask=inside)

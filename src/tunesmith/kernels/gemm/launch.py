@@ -1,0 +1,292 @@
+"""`GemmKernel`: the Triton matrix product as the tuner sees it, with the output, workspace and counters it needs."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any, cast
+
+from tunesmith.backends.cpu import device_of
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
+from tunesmith.core.outcome import Resources
+from tunesmith.core.problem import Problem
+from tunesmith.errors import BadInput
+from tunesmith.kernel import Built, Specialised, Task
+from tunesmith.kernels.gemm.counters import counters
+
+SIZES = ("batch", "M", "N", "K")
+#: what a call is made of: see `kernels.gemm.arguments`
+PARAMETERS = ("a", "b", "bias", *SIZES, "activation", "out", "precision")
+KNOBS = frozenset({
+    "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SPLIT_K", "PERSISTENT", "num_warps", "num_stages",
+})  # fmt: skip
+ACTIVATIONS = ("relu", "gelu", "silu")
+#: an output of a's dtype
+SAME = "same"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a Config makes of a call.
+
+    Attributes:
+        program: which of device.py runs. grid: so many of it.
+        constants: what is compiled in, and the compiler's options.
+        shape: of the output.
+        partial: float32 elements of workspace, arrived: counters that are zero; 0 where the sum is whole.
+        scalars: what the program takes behind the arrays.
+    """
+
+    program: str
+    grid: tuple[int]
+    constants: Config
+    shape: tuple[int, ...]
+    partial: int
+    arrived: int
+    scalars: tuple[int, ...]
+
+
+def plan(config: Config, args: Sequence[Any], units: int) -> Plan:
+    """What a Config makes of a call's arguments (PARAMETERS) on a GPU of so many multiprocessors.
+
+    Raises:
+        BadInput: for a Config that says two things.
+    """
+    a, b, _, batch, m, n, k, activation, _, precision = args
+    knobs = cast("dict[str, int]", dict(config))
+    persistent = bool(knobs.pop("PERSISTENT"))
+    split = knobs.pop("SPLIT_K") if persistent else knobs["SPLIT_K"]
+    if persistent and split != 1:
+        raise BadInput(f"gemm: a persistent product does not split its sum: {config!r}")
+    strides = tuple(step for x in (a, b) for step in ((0, *x.stride()) if len(x.shape) == 2 else x.stride()))
+    computed = {
+        "EVEN_K": k % knobs["BLOCK_K"] == 0,
+        "WIDE": max(_extent(a), _extent(b), m * n) >= 2**31,
+        "PRECISION": "tf32" if precision == "tf32" else "ieee",
+        "ACTIVATION": activation or "none",
+    }
+    tiles = -(-m // knobs["BLOCK_M"]) * -(-n // knobs["BLOCK_N"]) * batch
+    programs = min(tiles, units) if persistent else tiles * split
+    return Plan(
+        "gemm_persistent" if persistent else "gemm", (programs,), Config({**knobs, **computed}),
+        (batch, m, n) if len(a.shape) == 3 or len(b.shape) == 3 else (m, n),
+        tiles * split * knobs["BLOCK_M"] * knobs["BLOCK_N"] if split > 1 else 0, tiles if split > 1 else 0,
+        (m, n, k, batch, programs, *strides) if persistent else (m, n, k, *strides),
+    )  # fmt: skip
+
+
+def output_dtype(args: Sequence[Any]) -> Any:
+    """The output's dtype for a call's arguments."""
+    import torch
+
+    return args[0].dtype if args[-2] == SAME else getattr(torch, args[-2])
+
+
+def _extent(array: Any) -> int:
+    """From the first element to behind the last, in elements."""
+    return 1 + sum(step * (size - 1) for step, size in zip(array.stride(), array.shape, strict=True) if size > 0)
+
+
+@dataclass(frozen=True)
+class GemmExecutable:
+    """One compiled Config for calls of one Problem."""
+
+    config: Config
+    resources: Resources
+    launch: Callable[..., Any]
+
+
+class GemmKernel:
+    """activation(a · b + bias), a (batch, M, K) or (M, K), b (batch, K, N) or (K, N), with any strides.
+
+    Takes what `kernels.gemm.arguments` makes of a call, and returns the product, which it allocates. A Config is
+    compiled for the strides and alignments that come, each kind of them when it is first seen.
+    """
+
+    name, backend, per_problem, knobs = "gemm", "triton", True, KNOBS
+    signature = inspect.Signature([
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in PARAMETERS
+    ])  # fmt: skip
+    specialised = Specialised(alignment=("a", "b", "bias"))
+
+    def __init__(self) -> None:
+        self._args: tuple[Any, ...] = ()
+        self._device: Device | None = None
+
+    def fingerprint(self) -> str:
+        return "-".join(_program(name).fingerprint()[:16] for name in ("gemm", "gemm_persistent"))
+
+    def environment(self) -> Mapping[str, str]:
+        return _program("gemm").environment()
+
+    def versions(self) -> Mapping[str, str]:
+        return _program("gemm").versions()
+
+    def device(self, args: Sequence[Any]) -> Device:
+        found = device_of(dict(zip(PARAMETERS, args, strict=False)))
+        if args and found.kind == "cpu":
+            raise BadInput("gemm is a Triton kernel, and its arguments are on the CPU; good values: tensors on a GPU")
+        return found
+
+    def dtypes(self) -> Mapping[str, Sequence[str]]:
+        return dict.fromkeys(("a", "b"), ("float16", "bfloat16", "float32"))
+
+    def for_call(self, args: Sequence[Any], device: Device | None = None) -> GemmKernel:
+        """As one call needs it compiled.
+
+        Args:
+            device: to compile for one that is not here; the arguments can be on any then.
+        """
+        bound = copy.copy(self)
+        bound._args = tuple(_Outline.of(value) if hasattr(value, "data_ptr") else value for value in args)
+        bound._device = device
+        return bound
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GemmKernel) and (self._args, self._device) == (other._args, other._device)
+
+    def __hash__(self) -> int:
+        return hash((self._args, self._device))
+
+    def _compiled(self, config: Config) -> tuple[Any, Plan]:
+        """(the Triton kernel for this call's types, what it launches)."""
+        import torch
+
+        a, b, bias, *_ = self._args
+        units = (self._device or device_of({"a": a})).units
+        wanted = plan(config, self._args, units)
+        split = [_Fresh(torch.float32), _Fresh(torch.int32)] if wanted.arrived else [None, None]
+        arrays = [a, b, bias, _Fresh(output_dtype(self._args)), *(split if wanted.program == "gemm" else [])]
+        return _program(wanted.program).for_call((wanted.grid, *arrays, *wanted.scalars), self._device), wanted
+
+    def compile_job(self, config: Config, problem: Problem, device: Device) -> Task | None:
+        kernel, wanted = self._compiled(config)
+        return cast("Task | None", kernel.compile_job(wanted.constants, problem, device))
+
+    def load(self, config: Config, problem: Problem, built: Built | None) -> GemmExecutable:
+        """Make a Config ready to launch on the call's device.
+
+        Raises:
+            triton.runtime.errors.OutOfResources: when the device does not have what it takes.
+        """
+        kernel, wanted = self._compiled(config)
+        loaded = kernel.load(wanted.constants, problem, built)
+        a, b, *_ = self._args
+        others = _Others(self, config)
+        launch = _launch(wanted, loaded.launch, (a.strides, b.strides), others, self._args)
+        return GemmExecutable(config, loaded.resources, launch)
+
+
+@cache
+def _program(name: str) -> Any:
+    """A program of device.py as a kernel; imports Triton."""
+    from tunesmith.backends.triton.kernel import TritonKernel
+    from tunesmith.kernels.gemm import device
+
+    own = KNOBS - {"PERSISTENT"} - ({"SPLIT_K"} if name == "gemm_persistent" else frozenset[str]())
+    return TritonKernel(getattr(device, name), own | {"EVEN_K", "WIDE", "PRECISION", "ACTIVATION"})
+
+
+# --- what arrays are to the compiler ---
+
+
+class _Fresh:
+    """Stands for an array that a launch allocates: its dtype, and that it is aligned."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+
+    def data_ptr(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class _Outline:
+    """An array of a call without its content: what a compiler wants to know, and nothing that keeps memory alive."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    device: Any
+    address: int
+
+    @classmethod
+    def of(cls, array: Any) -> _Outline:
+        if isinstance(array, _Outline):
+            return array
+        address = 0 if array.device.type == "meta" or array.data_ptr() % 16 == 0 else 8
+        return cls(array.dtype, tuple(array.shape), tuple(array.stride()), array.device, address)
+
+    @cached_property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def stride(self) -> tuple[int, ...]:
+        return self.strides
+
+    def data_ptr(self) -> int:
+        return self.address
+
+
+# --- a launch ---
+
+
+def _launch(
+    wanted: Plan, run: Callable[..., Any], known: tuple[tuple[int, ...], tuple[int, ...]], others: Callable[..., Any],
+    args: Sequence[Any],
+) -> Callable[..., Any]:  # fmt: skip
+    """The function for calls of one Problem; `run` is right for the strides in `known`, `others` sees to the rest."""
+    import torch
+
+    device, dtype, empty = args[0].device, output_dtype(args), torch.empty
+    grid, shape, scalars = wanted.grid, wanted.shape, wanted.scalars
+    float32 = torch.float32
+
+    def whole(a: Any, b: Any, bias: Any, *given: Any) -> Any:
+        if (a.stride(), b.stride()) != known:
+            return others(a, b, bias, *given)
+        c = empty(shape, dtype=dtype, device=device)
+        run(grid, a, b, bias, c, None, None, *scalars)
+        return c
+
+    def persistent(a: Any, b: Any, bias: Any, *given: Any) -> Any:
+        if (a.stride(), b.stride()) != known:
+            return others(a, b, bias, *given)
+        c = empty(shape, dtype=dtype, device=device)
+        run(grid, a, b, bias, c, *scalars)
+        return c
+
+    def split(a: Any, b: Any, bias: Any, *given: Any) -> Any:
+        if (a.stride(), b.stride()) != known:
+            return others(a, b, bias, *given)
+        c = empty(shape, dtype=dtype, device=device)
+        partial = empty((wanted.partial,), dtype=float32, device=device)
+        run(grid, a, b, bias, c, partial, counters(device, wanted.arrived), *scalars)
+        return c
+
+    def nothing(*_: Any) -> Any:
+        return empty(shape, dtype=dtype, device=device)
+
+    if not math.prod(shape):
+        return nothing
+    return persistent if wanted.program == "gemm_persistent" else split if wanted.arrived else whole
+
+
+class _Others:
+    """Launches for calls of the same Problem with other strides, each compiled when it is first seen."""
+
+    def __init__(self, kernel: GemmKernel, config: Config) -> None:
+        self._kernel, self._config = kernel, config
+        self._known: dict[tuple[object, ...], Callable[..., Any]] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        strides = args[0].stride(), args[1].stride()
+        if strides not in self._known:
+            kernel = self._kernel.for_call(args)
+            self._known[strides] = kernel.load(self._config, Problem({}), None).launch
+        return self._known[strides](*args)

@@ -1,0 +1,449 @@
+"""Matrix products for torch that take the fastest way known: `matmul`, `linear`; a library's call or our own kernels.
+
+They are torch operators: `torch.compile` takes them whole, and they can be differentiated. Without a table or a search
+of their own they are torch's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, cast
+
+import torch
+
+from tunesmith.backends.call import CallExecutable
+from tunesmith.chooser import Candidate, Chooser, LibraryCall, choose, returning
+from tunesmith.chooser.settings import allows_reduced, allows_tf32, tf32_state
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
+from tunesmith.core.problem import Problem
+from tunesmith.core.space import Space
+from tunesmith.errors import BadInput, unknown
+from tunesmith.events import Summary
+from tunesmith.kernel import Built
+from tunesmith.kernels import gemm
+from tunesmith.kernels.gemm import ACTIVATIONS, SAME
+from tunesmith.options import scoped_policy
+
+__all__ = ["ACTIVATIONS", "chooser", "linear", "matmul", "scores", "tune"]
+
+#: how many Configs a search tries, the library's calls among them
+TRIED = 72
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_modes, _autocast = torch._C._len_torch_dispatch_stack, torch._C._is_any_autocast_enabled
+#: what torch allows its libraries for a dtype, as it says it: read on every call
+_ALLOWED: dict[Any, Callable[[], object]] = {
+    torch.float16: torch._C._get_cublas_allow_fp16_reduced_precision_reduction,
+    torch.bfloat16: torch._C._get_cublas_allow_bf16_reduced_precision_reduction,
+    torch.float32: tf32_state(),
+}
+#: calls that are remembered in front of the dispatcher, which knows more kinds of arguments, and takes longer
+_REMEMBERED = 4096
+
+
+# --- what people call ---
+
+
+def matmul(a: Any, b: Any, out_dtype: Any = None) -> Any:  # (…, M, K), (K, N) or (batch, K, N)
+    """a @ b, by what is fastest for its shape: (…, M, N).
+
+    Args:
+        out_dtype: of the result; the inputs' if not given.
+    """
+    if _is_eager(a, b, None):
+        return _product(a, b, None, None, out_dtype)
+    return _operated(a, b, None, None, out_dtype)
+
+
+def linear(
+    x: Any,  # (…, K)
+    w: Any,  # (N, K), or (batch, N, K) where x is (batch, M, K)
+    bias: Any = None,  # (N,)
+    activation: str | None = None,
+    out_dtype: Any = None,
+) -> Any:
+    """activation(x · wᵀ + bias), by what is fastest for its shape: (…, N).
+
+    Args:
+        activation: `relu`, `gelu` or `silu`, as `torch.nn.functional` computes it; `None` for none.
+        out_dtype: of the result; x's if not given.
+
+    Raises:
+        BadInput: for an activation that does not exist, and shapes that do not fit.
+    """
+    if _is_eager(x, w, bias):
+        return _product(x, w.mT, bias, activation, out_dtype)
+    return _operated(x, w.mT, bias, activation, out_dtype)
+
+
+def _is_eager(a: Any, b: Any, bias: Any) -> bool:
+    """Whether nobody but the caller sees this call (no compiler, autograd, autocast, mode): it need be no operator."""
+    if torch.compiler.is_compiling() or type(a) not in _PLAIN or type(b) not in _PLAIN:
+        return False
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)):
+        return False
+    return not (_modes() or _autocast())
+
+
+# --- as an operator ---
+
+
+def _operated(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
+    kind = a.device.type
+    if torch.is_autocast_enabled(kind):
+        to = torch.get_autocast_dtype(kind)
+        a, b, bias = a.to(to), b.to(to), None if bias is None else bias.to(to)
+    if min(a.ndim, b.ndim) < 2:  # torch's own rules for vectors
+        return _plainly(a, b, bias, activation, out_dtype)
+    return torch.ops.tunesmith.gemm(a, b, bias, activation, out_dtype)
+
+
+@torch.library.custom_op(
+    "tunesmith::gemm", mutates_args=(),
+    schema="(Tensor a, Tensor b, Tensor? bias, str? activation, ScalarType? out_dtype) -> Tensor",
+)  # fmt: skip
+def _operator(
+    a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, activation: str | None, out_dtype: torch.dtype | None
+) -> torch.Tensor:
+    return _product(a, b, bias, activation, out_dtype).contiguous()
+
+
+@_operator.register_fake
+def _(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
+    shape: Any = torch.matmul(a, b).shape
+    return a.new_empty(shape, dtype=out_dtype or a.dtype)
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    a, b, bias, ctx.activation, _ = inputs
+    ctx.save_for_backward(a, b, bias)
+
+
+def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    """What an activation was given is computed again; the products are torch's own."""
+    a, b, bias = ctx.saved_tensors
+    grad = grad.to(a.dtype)
+    if ctx.activation is not None:
+        grad = _derived(ctx.activation, a @ b if bias is None else a @ b + bias, grad)
+    of_a, of_b, of_bias = ctx.needs_input_grad[:3]
+    grad_a = (grad @ b.mT).sum_to_size(a.shape) if of_a else None
+    grad_bias = grad.sum_to_size(bias.shape) if of_bias and bias is not None else None
+    if b.ndim == 2:  # one product of all rows, and no sum over products
+        a, grad = a.reshape(-1, a.shape[-1]), grad.reshape(-1, grad.shape[-1])
+    grad_b = (a.mT @ grad).sum_to_size(b.shape) if of_b else None
+    return grad_a, grad_b, grad_bias, None, None
+
+
+def _derived(activation: str, before: Any, grad: Any) -> Any:
+    """The gradient before an activation."""
+    if activation == "relu":
+        return torch.where(before > 0, grad, 0)
+    if activation == "gelu":
+        density = torch.exp(-0.5 * before * before) / math.sqrt(2 * math.pi)
+        return grad * (0.5 * (1 + torch.erf(before / math.sqrt(2))) + before * density)
+    sigmoid = torch.sigmoid(before)
+    return grad * sigmoid * (1 + before * (1 - sigmoid))
+
+
+_operator.register_autograd(_backward, setup_context=_remember)
+
+
+# --- from a call to a candidate ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """How a kind of call is done.
+
+    Attributes:
+        launch: takes the tensors, then `rest`. bare: takes the two tensors alone; `None` where more is needed.
+        aligned: what of the tensors' addresses has to be as it was; `None` where nothing has.
+    """
+
+    launch: Callable[..., Any]
+    rest: tuple[Any, ...]
+    bare: Callable[[Any, Any], Any] | None
+    aligned: int | None
+
+
+#: what two tensors and a call's options are → how it is done
+_known: dict[tuple[object, ...], _Known] = {}
+_clears: list[int] = [0]
+
+
+def _forget() -> None:
+    _known.clear()
+    _clears[0] += 1
+
+
+def _product(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
+    allowed = _ALLOWED.get(a.dtype)
+    if allowed is None:
+        return _plainly(a, b, bias, activation, out_dtype)
+    name = (
+        a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device(), b.get_device(),
+        activation, out_dtype, allowed(), scoped_policy.get(),
+        bias is None or (bias.shape, bias.stride(), bias.dtype, bias.get_device()),
+    )  # fmt: skip
+    known = _known.get(name)
+    if known is None:
+        return _found(name, a, b, bias, activation, out_dtype)
+    if known.bare is not None:
+        return known.bare(a, b)
+    if known.aligned is not None and known.aligned != _alignment(a, b, bias):
+        return _found(None, a, b, bias, activation, out_dtype)
+    return known.launch(a, b, bias, *known.rest)
+
+
+def _alignment(a: Any, b: Any, bias: Any) -> int:
+    return (a.data_ptr() | b.data_ptr() | (0 if bias is None else bias.data_ptr())) & 15
+
+
+def _found(name: tuple[object, ...] | None, a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
+    """A call of which nothing is remembered yet; from now on it is, under its name."""
+    args, shape = _arguments(a, b, bias, activation, out_dtype)
+    if args is None:
+        return _plainly(a, b, bias, activation, out_dtype)
+    chosen, clears = chooser(a.device.type), _clears[0]
+    made = chosen(*args)
+    launch = chosen.dispatcher.known(*args)
+    if name is not None and launch is not None and args[0] is a and args[1] is b and args[2] is bias:
+        bare = getattr(launch, "bare", None)
+        if len(_known) >= _REMEMBERED:
+            _known.clear()
+        if clears == _clears[0]:  # nothing new has become known meanwhile
+            _known[name] = _Known(launch, args[3:], bare, None if bare else _alignment(a, b, bias))
+    return made if shape is None else made.view(shape)
+
+
+def _arguments(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> tuple[Any, Any]:
+    """(what the candidates take; `None` where there is nothing to choose, the result's shape where it is another)."""
+    dtype, shape = a.dtype, None
+    if dtype not in _ALLOWED or b.dtype is not dtype or not (a.is_cuda or a.is_cpu) or not a.numel() or not b.numel():
+        return None, None
+    if a.ndim != 2:
+        if a.ndim < 2 or (b.ndim != 2 and a.ndim > 3):
+            return None, None
+        if b.ndim == 2:
+            shape = (*a.shape[:-1], b.shape[-1])
+            a = a.reshape(-1, a.shape[-1])
+    if b.ndim not in (2, 3) or (a.ndim == b.ndim == 3 and a.shape[0] != b.shape[0]):
+        return None, None
+    if dtype is torch.float32:
+        precision = "tf32" if a.is_cuda and allows_tf32() else "ieee"
+    else:
+        precision = "reduced" if a.is_cuda and allows_reduced(dtype) else "ieee"
+    out = SAME if out_dtype is None else str(out_dtype).rpartition(".")[2]
+    return gemm.arguments(a, b, bias, activation, out, precision), shape
+
+
+def _plainly(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
+    """By torch, what no candidate is for."""
+    if activation not in _ACTIVATED:
+        raise BadInput(f"linear: {unknown('activation', activation, ACTIVATIONS)}")
+    product = torch.matmul(a, b)
+    if bias is not None:
+        product = product + bias
+    made = _ACTIVATED[activation](product)
+    return made if out_dtype is None else made.to(out_dtype)
+
+
+def tune(x: Any, w: Any, bias: Any = None, activation: str | None = None, out_dtype: Any = None) -> Summary:
+    """Search for the fastest way of a call of `linear` now, and store it; for `matmul(a, b)` pass `b.mT`.
+
+    Raises:
+        BadInput: where there is nothing to choose: no elements, a dtype that only torch computes.
+    """
+    chosen, args = _call(x, w, bias, activation, out_dtype)
+    return chosen.tune(*args)
+
+
+def scores(
+    x: Any, w: Any, bias: Any = None, activation: str | None = None, out_dtype: Any = None, top: int = 10
+) -> str:
+    """What is known of each way of a call of `linear`, as a table. Measures nothing."""
+    chosen, args = _call(x, w, bias, activation, out_dtype)
+    return chosen.scores(*args, top=top)
+
+
+def _call(x: Any, w: Any, bias: Any, activation: str | None, out_dtype: Any) -> tuple[Chooser, tuple[Any, ...]]:
+    args, _ = _arguments(x, w.mT, bias, activation, out_dtype)
+    if args is None:
+        raise BadInput(
+            f"linear of {tuple(x.shape)} and {tuple(w.shape)} in {x.dtype} is torch's: there is nothing to choose"
+        )
+    return chooser(x.device.type), args
+
+
+def chooser(device: str) -> Chooser:
+    """What chooses for a kind of device, `cuda` or `cpu`: its candidates, tables and stored Choices."""
+    return _gpu() if device == "cuda" else _cpu()
+
+
+# --- candidates ---
+
+_ACTIVATED: dict[str | None, Callable[[Any], Any]] = {
+    None: lambda x: x, "relu": torch.nn.functional.relu, "gelu": torch.nn.functional.gelu,
+    "silu": torch.nn.functional.silu,
+}  # fmt: skip
+
+
+def _by_torch(
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
+) -> Any:
+    """Torch's product, with the bias where its library adds it, and then the activation."""
+    made = torch.matmul(a, b) if bias is None or a.ndim == 3 or b.ndim == 3 else torch.addmm(bias, a, b)
+    if bias is not None and (a.ndim == 3 or b.ndim == 3):
+        made += bias
+    made = _ACTIVATED[activation](made)
+    return made if out == SAME else made.to(getattr(torch, out))
+
+
+class _Torch(LibraryCall):
+    """`_by_torch`; where nothing but the product is asked for, no more than that."""
+
+    per_problem = True
+
+    def dtypes(self) -> Mapping[str, Sequence[str]]:
+        return gemm.kernel.kernel.dtypes()
+
+    def load(self, config: Config, problem: Problem, built: Built | None) -> CallExecutable:
+        ranks = {len(str(problem[f"{array}.strides"])) for array in ("a", "b")}
+        bare = problem["activation"] is None and problem["out"] == SAME and "bias.dtype" not in problem
+        if not bare or len(ranks) > 1:
+            return CallExecutable(config, self.function)
+        return CallExecutable(config, _bare(torch.mm if ranks == {2} else torch.bmm))
+
+
+def _bare(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def launch(
+        a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
+    ) -> Any:
+        return product(a, b)
+
+    cast(Any, launch).bare = product
+    return launch
+
+
+def _by_addmm_activation(
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
+) -> Any:
+    """Torch's product with bias and activation in one call of its library."""
+    return torch._addmm_activation(bias, a, b, use_gelu=activation == "gelu")
+
+
+def _by_cublaslt(
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
+) -> Any:
+    """Torch's product by the other of its two libraries, whose heuristics know other algorithms."""
+    before = torch._C._get_blas_preferred_backend()
+    torch._C._set_blas_preferred_backend(torch._C._BlasBackend.Cublaslt)
+    try:
+        return _ACTIVATED[activation](torch.mm(a, b))
+    finally:
+        torch._C._set_blas_preferred_backend(before)
+
+
+def _by_either(problem: Problem, device: Device) -> bool:
+    """With a bias, torch itself takes cublasLt."""
+    return "bias.dtype" not in problem and _is_plain(problem)
+
+
+def _fusable(problem: Problem, device: Device) -> bool:
+    return problem["activation"] in ("relu", "gelu") and "bias.dtype" in problem and _is_plain(problem)
+
+
+def _is_plain(problem: Problem) -> bool:
+    """Whether it is one product, with an output of its inputs' dtype."""
+    return problem["out"] == SAME and all(len(str(problem[f"{array}.strides"])) == 2 for array in ("a", "b"))
+
+
+def _then_epilogue(
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
+) -> tuple[tuple[Any, ...], Any]:
+    """Torch's product without bias, and what our kernel for the rest of it takes."""
+    made = torch.mm(a, b)
+    return (_epilogue_grid, made, bias, M, N, activation), made
+
+
+def _epilogue_grid(meta: dict[str, Any]) -> tuple[int]:
+    return (-(-meta["M"] * meta["N"] // meta["BLOCK"]),)
+
+
+def _by_c(
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
+) -> tuple[tuple[Any, ...], Any]:
+    """What the C kernel takes."""
+    made = torch.empty((M, N))
+    return (a.detach().contiguous().numpy(), b.detach().contiguous().numpy(), made.numpy(), M, N, K), made
+
+
+def _for_c(problem: Problem, device: Device) -> bool:
+    bare = problem["activation"] is None and "bias.dtype" not in problem
+    return bare and problem["a.dtype"] == "float32" and _is_plain(problem)
+
+
+def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
+    torchs = _Torch("torch", _by_torch, gemm.kernel.kernel.signature)
+    made = choose(
+        f"linear_{kind}", {"torch": Candidate(torchs), **candidates}, args=_by_torch, reference=_reference,
+        key=["batch", "M", "N", "K", "activation", "out", "precision"], strides=["a", "b"], dims=["M", "N", "K"],
+        flags={**gemm.kernel.flags, "b.strides": "1x"}, settings=None, policy="lookup", most=TRIED, depends=["torch"],
+        **more,
+    )  # fmt: skip
+    made.dispatcher.on_clear.append(_forget)
+    return made
+
+
+def _reference(
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
+) -> Any:
+    return gemm.reference(a, b, bias, activation)
+
+
+@cache
+def _gpu() -> Chooser:
+    from tunesmith.backends.triton.kernel import TritonKernel
+    from tunesmith.kernels.gemm import device
+
+    epilogue = returning(TritonKernel(device.epilogue, ["BLOCK", "num_warps"]), _then_epilogue, _by_torch)
+    return _choose(
+        "gpu",
+        {
+            "torch by cublasLt": Candidate(
+                LibraryCall("torch by cublasLt", _by_cublaslt, gemm.kernel.kernel.signature),
+                applies=_by_either, devices=("cuda",),
+            ),
+            "torch fused": Candidate(
+                LibraryCall("torch fused", _by_addmm_activation, gemm.kernel.kernel.signature), applies=_fusable
+            ),
+            "torch, then epilogue": Candidate(
+                epilogue, Space(BLOCK=[1024, 4096], num_warps=[4, 8]), applies=_has_epilogue, devices=("cuda", "hip")
+            ),
+            "gemm": Candidate(gemm.kernel.kernel, gemm.space, gemm.kernel.declared.model, devices=("cuda", "hip")),
+        },
+        make_inputs=gemm.make_inputs, clock="graph", hot=["a"],
+    )  # fmt: skip
+
+
+def _has_epilogue(problem: Problem, device: Device) -> bool:
+    return (problem["activation"] is not None or "bias.dtype" in problem) and _is_plain(problem)
+
+
+@cache
+def _cpu() -> Chooser:
+    from tunesmith.kernels import matmul as in_c
+
+    made = returning(in_c.kernel, _by_c, _by_torch)
+    candidate = Candidate(made, in_c.space, applies=_for_c, devices=("cpu",))
+    return _choose("cpu", {"C": candidate}, make_inputs=partial(gemm.make_inputs, device="cpu"))
+
+
+def __getattr__(name: str) -> Any:
+    """`tunesmith.ops:gpu` and `tunesmith.ops:cpu` for the command line."""
+    if name in ("gpu", "cpu"):
+        return cast(Any, _gpu if name == "gpu" else _cpu)()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

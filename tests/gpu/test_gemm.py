@@ -1,0 +1,146 @@
+"""The shipped matrix product and `ops` on a GPU: right for every way of computing it, in graphs, beside the library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import tunesmith
+from tunesmith import Config, Problem, ops
+from tunesmith.kernels import gemm as package
+from tunesmith.kernels.gemm import arguments, gemm, reference
+
+KERNEL = package.kernel.kernel
+BASE = Config(
+    BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, GROUP_M=8, SPLIT_K=1, PERSISTENT=False, num_warps=4, num_stages=3
+)  # fmt: skip
+HOW = ({}, {"SPLIT_K": 2}, {"SPLIT_K": 8}, {"PERSISTENT": True}, {"BLOCK_M": 16, "SPLIT_K": 4})
+ALLOWED = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5}
+
+
+def off(result: Any, exact: Any) -> float:
+    return float((result.double() - exact).abs().max() / exact.abs().max())
+
+
+def normal(*shape: int, dtype: Any) -> Any:
+    return torch.randn(*shape, device="cuda", dtype=dtype)
+
+
+def launch_of(args: tuple[Any, ...], **knobs: Any) -> Any:
+    return KERNEL.for_call(args).load(BASE.replace(**knobs), Problem({}), None).launch
+
+
+@pytest.mark.parametrize("dtype", list(ALLOWED))
+@pytest.mark.parametrize("how", HOW)
+def test_every_way_is_right_on_odd_sizes_and_strides(dtype: Any, how: dict[str, Any]) -> None:
+    for m, n, k in ((1, 130, 1000), (77, 65, 1024), (300, 1000, 515)):
+        bias = normal(n, dtype=dtype)
+        for a, b in (
+            (normal(m, k, dtype=dtype), normal(n, k, dtype=dtype).mT),
+            (normal(m, 2 * k, dtype=dtype)[:, ::2], normal(k, n + 3, dtype=dtype)[:, 3:]),
+            (normal(k, m, dtype=dtype).mT, normal(k, n, dtype=dtype)),
+            (normal(3, m, k, dtype=dtype), normal(k, n, dtype=dtype)),
+        ):
+            args = arguments(a, b, bias, "gelu")
+            launch = launch_of(args, **how)
+            for _ in range(3):
+                assert off(launch(*args), reference(a, b, bias, "gelu")) < ALLOWED[dtype], (how, a.shape, a.stride())
+
+
+def test_a_split_sum_has_the_same_bits_each_time() -> None:
+    args = arguments(normal(16, 8192, dtype=torch.bfloat16), normal(512, 8192, dtype=torch.bfloat16).mT)
+    launch = launch_of(args, BLOCK_M=16, SPLIT_K=16)
+    first = launch(*args)
+    assert all(torch.equal(first, launch(*args)) for _ in range(200))
+
+
+def test_graphs_and_streams_do_not_share_counters() -> None:
+    args = arguments(normal(16, 8192, dtype=torch.bfloat16), normal(512, 8192, dtype=torch.bfloat16).mT)
+    launch = launch_of(args, BLOCK_M=16, SPLIT_K=16)
+    expected = launch(*args)
+    graphs = []
+    for _ in range(2):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = [launch(*args) for _ in range(20)]
+        graphs.append((graph, results))
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    for _ in range(50):
+        for (graph, _), stream in zip(graphs, streams, strict=False):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        with torch.cuda.stream(streams[2]):
+            eager = launch(*args)
+    torch.cuda.synchronize()
+    assert torch.equal(eager, expected)
+    assert all(torch.equal(result, expected) for _, results in graphs for result in results)
+
+
+def test_more_than_2_to_the_31_elements() -> None:
+    if torch.cuda.mem_get_info()[0] < 24 * 1024**3:
+        pytest.skip("needs 24 GiB of free memory")
+    rows = 2**31 // 4096 + 64
+    a, b = torch.zeros(rows, 4096, device="cuda", dtype=torch.float16), normal(4096, 64, dtype=torch.float16)
+    a[-64:] = normal(64, 4096, dtype=torch.float16)
+    args = arguments(a, b)
+    for how in ({}, {"PERSISTENT": True}):
+        result = launch_of(args, **how)(*args)
+        assert off(result[-64:], reference(a[-64:], b)) < ALLOWED[torch.float16]
+        assert not result[:-64].any()
+
+
+def test_the_default_is_right_without_a_search() -> None:
+    for m, n, k in ((1, 4096, 4096), (33, 1000, 4097), (1024, 1024, 1024)):
+        a, b = normal(m, k, dtype=torch.bfloat16), normal(n, k, dtype=torch.bfloat16).mT
+        assert off(gemm(a, b), reference(a, b)) < ALLOWED[torch.bfloat16]
+
+
+# --- case R16 -----------------------------------------------------------------------------------------------------
+
+
+def test_tf32_wins_only_where_torch_allows_it() -> None:
+    a, b = normal(1024, 1024, dtype=torch.float32), normal(1024, 1024, dtype=torch.float32)
+    mm = tunesmith.choose(
+        "r16",
+        {
+            "torch.mm": lambda a, b, n: torch.mm(a, b),
+            "ieee": lambda a, b, n: gemm(a, b, precision="ieee"),
+            "tf32": lambda a, b, n: gemm(a, b, precision="tf32"),
+        },
+        reference=lambda a, b, n: a.double() @ b.double(), key=["n"], strides=["a", "b"],
+    )  # fmt: skip
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("highest")
+        failed = {config["by"]: failure.reason for config, failure in mm.tune(a, b, 1024).failures}
+        assert set(failed) == {"tf32"}
+        assert "by the library's own error" in failed["tf32"]
+        assert off(mm(a, b, 1024), reference(a, b)) < 1e-5
+        transposed = b.T.contiguous().T
+        assert mm.lookup(a, transposed, 1024) is None
+        torch.set_float32_matmul_precision("high")
+        assert mm.lookup(a, b, 1024) is None
+        assert not list(mm.tune(a, b, 1024).failures)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_ops_search_choose_and_stay_right() -> None:
+    x, w, bias = (normal(*size, dtype=torch.bfloat16) for size in ((16, 2048), (1024, 2048), (1024,)))
+    exact = torch.nn.functional.gelu(x.double() @ w.double().mT + bias.double())
+    summary = ops.tune(x, w, bias, "gelu")
+    assert summary.choice is not None
+    tried = {trial.config["by"] for trial in summary.trials}
+    assert {"torch", "gemm", "torch, then epilogue"} <= tried
+    for _ in range(2):
+        assert off(ops.linear(x, w, bias, "gelu"), exact) < ALLOWED[torch.bfloat16]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = ops.linear(x, w, bias, "gelu")
+    graph.replay()
+    torch.cuda.synchronize()
+    assert off(result, exact) < ALLOWED[torch.bfloat16]
+    torch.library.opcheck(torch.ops.tunesmith.gemm, (x, w.mT, bias, "gelu", None))
