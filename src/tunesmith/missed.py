@@ -92,8 +92,11 @@ def counted(
 
     Args:
         problem: of the Key. wanted: the call's own, as one would type it.
-        unknown: whether the default serves; otherwise a row for another Problem does.
+        unknown: whether the default serves; otherwise a row for another Problem does, whose calls are counted for
+            the list alone: without one they cost what any warm call does.
     """
+    if not unknown and options().capture is None:
+        return launch
     count = _noted(kernel, problem, wanted, unknown)
 
     def launch_and_count(*args: Any) -> Any:

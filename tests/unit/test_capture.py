@@ -223,3 +223,13 @@ os.waitpid(child, 0)
     done = fresh_process(KERNEL + script, tmp_path, env)
     assert done.returncode == 0, done.stderr
     assert [(row["M"], row["count"]) for row in rows(tmp_path / "missed.csv")] == [("8", "4"), ("9", "1")]
+
+
+def test_a_row_of_another_problem_costs_no_frame_where_nothing_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TUNESMITH_CAPTURE", raising=False)
+    options.cache_clear()
+    problem = Problem({"M": 3})
+
+    assert missed.counted("captured", problem, problem, print, unknown=False) is print
+    assert missed.counted("captured", problem, problem, print) is not print  # the default's calls are counted
+    missed._counts.clear()

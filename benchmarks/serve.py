@@ -1,0 +1,319 @@
+"""A table made offline, served in a new process: what is lost against a search for each size. Needs a GPU.
+
+    python benchmarks/serve.py
+
+The matrix product of `examples/triton_gemm.py` over M in 1…8192, N = K = 4096, float16, 64 configurations.
+
+Offline, 32 sizes are tuned; whatever won there, tied with a winner or came second is timed once more for each class of
+sizes that no tile tells apart (a class is 64 sizes, 128 above 4096). The fewest ranges of classes with one
+configuration each that loses little anywhere become the rows of a table, at the sizes with which the nearest row
+serves just these ranges.
+
+A new process with an empty store looks up every size that is checked, and calls it: those on each side of every row
+boundary, and others up to 48. It counts what was measured or stored. Then it times warm calls of sizes that have no
+row of their own, against those of the same kernel whose choice was in memory from the start: in random order, the
+same calls, `warm_over_memory` the median of the rounds' ratios.
+
+Last, each of these sizes gets a search of its own, in a kernel that knows nothing, with the defaults. Where it chose
+another configuration, the two are timed in 100 rounds side by side, in random order; `over_own` is the median of the
+table's over the median of the search's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from _results import FOLDER, version, write
+from _serve_case import NAME, Case, gemm, stand_in
+
+from tunesmith import Config, Measured
+from tunesmith.core.stats import median, median_interval
+from tunesmith.tables import NativeTable, load
+from tunesmith.tables.guards import guarded
+from tunesmith.tables.lines import Entry
+from tunesmith.tables.policy import RULES, Ladder
+
+FINALISTS, SWEEP_ROUNDS, SIDE_BY_SIDE = 20, 7, 100
+#: what a range's configuration may lose in each of its classes: the least with which the boundaries can all be checked
+TOLERANCES = (0.01, 0.015, 0.02)
+CHECKED, ROUNDS, CALLS = 48, 101, 200
+
+#: a class of sizes: its first, its last, and the seconds of each configuration there
+Class = tuple[int, int, Mapping[Config, float]]
+Range = tuple[int, int, Config]
+
+
+def engine(kernel: Any) -> Any:
+    """The kernel that takes its grid as an argument."""
+    return getattr(kernel, "tuned", kernel)
+
+
+# --- offline ----------------------------------------------------------------------------------------
+
+
+def medians(kernel: Any, args: Sequence[Any], only: Sequence[Config], rounds: int) -> dict[Config, float]:
+    """Seconds of each of these configurations that runs, timed side by side."""
+    recording = engine(kernel).record(*args, only=only, rounds=rounds)
+    return {t.config: t.outcome.median_s for t in recording.trials if isinstance(t.outcome, Measured)}
+
+
+def winners(case: Case, kernel: Any) -> list[Config]:
+    """What won somewhere, what tied with it, and what came second; the most frequent first."""
+    won, near = Counter[Config](), Counter[Config]()
+    for m in case.coarse:
+        choice = engine(kernel).tune(*case.inputs(m)).choice
+        won[choice.config] += 1
+        near.update([*choice.ties, *([choice.runner_up] if choice.runner_up else [])])
+    ranked = dict.fromkeys(
+        [*(config for config, _ in won.most_common()), *(config for config, _ in near.most_common())]
+    )
+    return list(ranked)[: max(FINALISTS, len(won))]
+
+
+def ranges(classes: Sequence[Class], tolerance: float) -> list[Range]:
+    """The fewest ranges with one configuration each that is within `tolerance` of the best in all their classes."""
+    found: list[Range] = []
+    i = 0
+    while i < len(classes):
+        alive = dict.fromkeys(classes[i][2], 0.0)  # → the most it loses so far
+        last, left = i, alive
+        for j in range(i, len(classes)):
+            times = classes[j][2]
+            best = min(times.values())
+            left = {c: max(lost, times[c] / best - 1) for c, lost in left.items() if c in times}
+            left = {c: lost for c, lost in left.items() if lost <= tolerance}
+            if not left:
+                break
+            last, alive = j, left
+        found.append((classes[i][0], classes[last][1], min(alive, key=alive.__getitem__)))
+        i = last + 1
+    return found
+
+
+def keys_for(wanted: Sequence[Range]) -> dict[int, Config]:
+    """The sizes of rows with which the nearest row, within a factor of two, is of the range's configuration."""
+    pieces: list[Range] = []
+    for first, last, config in wanted:
+        while first > 1 and last >= 2 * first:
+            pieces.append((first, 2 * first - 1, config))
+            first *= 2
+        pieces.append((first, last, config))
+    keys = guarded(pieces)
+    smallest, low = min(keys), 1
+    while smallest > 2 * low:  # a row for 2·low serves low…4·low
+        keys[2 * low] = wanted[0][2]
+        low = 4 * low + 1
+    ladder = Ladder(RULES["nearest"], keys)
+    for first, last, config in wanted:
+        for size in range(first, last + 1):
+            hit = ladder.find(size)
+            if hit is None or keys[hit.key] != config:
+                raise AssertionError(f"M={size} is not served as wanted: {hit}")
+    return dict(sorted(keys.items()))
+
+
+def sides(keys: Mapping[int, Config], upto: int) -> list[int]:
+    """The last size of each row and the first of the next."""
+    runs = list(Ladder(RULES["nearest"], keys).runs(upto))
+    return [size for (_, last, _), _ in pairwise(runs) for size in (last, last + 1)]
+
+
+def checked_sizes(boundary: Sequence[int], upto: int) -> list[int]:
+    """The sizes on each side of every boundary; with fewer than 48, others at equal ratios."""
+    sizes = {1, upto, *boundary} if len(boundary) <= CHECKED - 2 else set(boundary)
+    steps = 2
+    while len(sizes) < CHECKED:
+        steps += 1
+        for i in range(steps):
+            if len(sizes) < CHECKED:
+                sizes.add(round(upto ** (i / (steps - 1))))
+    return sorted(sizes)
+
+
+def offline(case: Case, path: Path) -> tuple[list[int], dict[str, Any]]:
+    """Make the table; the sizes to check, and what was done."""
+    kernel, start = case.tuned(), time.perf_counter()
+    only = winners(case, kernel)
+    tuned_s = time.perf_counter() - start
+    classes: list[Class] = []
+    for first, end in zip([1, *(end + 1 for end in case.ends)], case.ends, strict=False):
+        classes.append((first, end, medians(kernel, case.inputs(end), only, SWEEP_ROUNDS)))
+    upto = case.ends[-1]
+    for tolerance in TOLERANCES:
+        wanted = ranges(classes, tolerance)
+        keys = keys_for(wanted)
+        boundary = sides(keys, upto)
+        if len(boundary) <= CHECKED:
+            break
+    rows: dict[Any, Entry] = {}
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    for m, config in keys.items():
+        end, times = next((end, times) for first, end, times in classes if first <= m <= end)
+        problem = engine(kernel).key(*case.inputs(m)).problem
+        rows[problem] = Entry(config, times[config], {"at": now, "measured_at": f"M={end}"})
+    key = engine(kernel).key(*case.inputs(upto))
+    NativeTable(NAME, key.device, rows, key.fingerprint, key.protocol, dict(key.soft)).write(path)
+    told = {
+        "tuned_s": tuned_s, "offline_s": time.perf_counter() - start, "finalists": len(only), "classes": len(classes),
+        "ranges": len(wanted), "rows": len(keys), "tolerance": tolerance,
+    }  # fmt: skip
+    return checked_sizes(boundary, upto), told
+
+
+# --- the new process --------------------------------------------------------------------------------
+
+
+def serve(case: Case, folder: Path) -> None:
+    """Serve the sizes of `asked.json` from the table; write what came of it to `served.json`."""
+    from tunesmith.events import Event, Racing, Sampled, Started, watched
+    from tunesmith.store import default_store
+
+    measured: list[Event] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, (Started, Racing, Sampled)):
+            measured.append(event)
+
+    table = load(folder / "table.json", kernel=NAME, rule="nearest", size="M")
+    kernel = case.tuned(policy="lookup")
+    kernel.use_table(table)
+    sizes: list[int] = json.loads((folder / "asked.json").read_text())
+    rows: list[dict[str, Any]] = []
+    with watched(listen):
+        for m in sizes:
+            args = case.inputs(m)
+            case.launch(kernel, args)
+            case.synchronise()
+            choice = engine(kernel).choice(*args)
+            if not choice.source.startswith("table ") or choice.track != "lookup":
+                sys.exit(f"M={m} was served by {choice.source!r} in track {choice.track!r}, not by the table")
+            error = case.error(args)
+            if not error < 1e-2:
+                sys.exit(f"M={m}: the table's {choice.config} is wrong by {error:.1e}")
+            rows.append({"M": m, "config": dict(choice.config), "exact": not choice.distance, "error": error})
+        ratios, table_s, memory_s = warm_calls(case, kernel)
+    store = default_store()
+    keys = store.keys()
+    trials = [trial for known in keys for trial in store.trials(known)]
+    told = {
+        "rows": rows, "measured": len(measured) + len(trials) + len(keys), "warm_ratios": ratios,
+        "table_us": 1e6 * table_s, "memory_us": 1e6 * memory_s,
+    }  # fmt: skip
+    (folder / "served.json").write_text(json.dumps(told))
+
+
+def warm_calls(case: Case, kernel: Any) -> tuple[list[float], float, float]:
+    """A warm call's time through the table over that of a Choice that was always in memory, round by round."""
+    chosen = {m: engine(kernel).choice(*case.inputs(m)).config for m in case.few}
+    memory = case.tuned(policy="default", default=lambda problem, device: chosen[problem["M"]])
+    few = {m: case.inputs(m) for m in case.few}
+    calls = [few[case.few[i % len(case.few)]] for i in range(CALLS)]
+    contenders = {"table": kernel, "memory": memory}
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    rng = random.Random(0)
+    for number in range(ROUNDS + 1):
+        gc.collect()
+        gc.disable()
+        for name in rng.sample(list(contenders), 2):
+            case.synchronise()
+            one, launch = contenders[name], case.launch
+            start = time.perf_counter()
+            for args in calls:
+                launch(one, args)
+            took = (time.perf_counter() - start) / CALLS
+            if number:  # the first round warms up
+                seconds[name].append(took)
+        gc.enable()
+    ratios = [mine / theirs for mine, theirs in zip(seconds["table"], seconds["memory"], strict=True)]
+    return ratios, median(seconds["table"]), median(seconds["memory"])
+
+
+# --- against a search of its own --------------------------------------------------------------------
+
+
+def against_own(case: Case, m: int, config: Config) -> dict[str, Any]:
+    """What the table's configuration takes over what a search for just this M chooses."""
+    kernel = case.tuned(name=f"own{m}")
+    args = case.inputs(m)
+    start = time.perf_counter()
+    own = engine(kernel).tune(*args).choice
+    tune_s = time.perf_counter() - start
+    row: dict[str, Any] = {"own": dict(own.config), "own_s": own.median_s, "tune_s": tune_s, "over_own": 1.0}
+    if own.config != config:
+        both = medians(kernel, args, [own.config, config], SIDE_BY_SIDE)
+        if config not in both:
+            sys.exit(f"M={m}: the table's {config} does not run")
+        row |= {"own_s": both[own.config], "table_s": both[config], "over_own": both[config] / both[own.config]}
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
+    parser.add_argument("--cpu", action="store_true", help="a stand-in that needs no GPU, to try the script")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)  # what the new process is given
+    options = parser.parse_args()
+    if options.serve is not None:
+        serve(stand_in() if options.cpu else gemm(), options.serve)
+        return
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch:
+        os.environ["TRITON_CACHE_DIR"] = f"{scratch}/triton"
+        os.environ["TUNESMITH_CACHE_DIR"] = f"{scratch}/offline"
+        case, folder = (stand_in() if options.cpu else gemm()), Path(scratch)
+        sizes, told = offline(case, folder / "table.json")
+        print(f"offline: {told}", flush=True)
+        (folder / "asked.json").write_text(json.dumps(sizes))
+        command = [sys.executable, __file__, "--serve", scratch, *(["--cpu"] if options.cpu else [])]
+        subprocess.run(command, check=True, env={**os.environ, "TUNESMITH_CACHE_DIR": f"{scratch}/serving"})
+        served = json.loads((folder / "served.json").read_text())
+        print(f"served {len(served['rows'])} sizes after {time.perf_counter() - begin:.0f} s", flush=True)
+        os.environ["TUNESMITH_CACHE_DIR"] = f"{scratch}/own"
+        rows: list[dict[str, Any]] = []
+        for row in served["rows"]:
+            rows.append(row | against_own(case, row["M"], Config(row["config"])))
+            print(f"M={row['M']:<5} over own {rows[-1]['over_own']:.4f}  tune {rows[-1]['tune_s']:.1f} s", flush=True)
+    over = [row["over_own"] for row in rows]
+    low, high = median_interval(served["warm_ratios"])
+    summary = {
+        "worst_over_own_search": max(over), "share_within_3": sum(one <= 1.03 for one in over) / len(over),
+        "warm_over_memory": median(served["warm_ratios"]), "warm_over_memory_low": low, "warm_over_memory_high": high,
+        "warm_table_us": served["table_us"], "warm_memory_us": served["memory_us"],
+        "measured_while_serving": served["measured"], "rows": told["rows"], "sizes_checked": len(rows),
+        "tolerance": told["tolerance"], "offline_s": told["offline_s"], "seconds": time.perf_counter() - begin,
+    }  # fmt: skip
+    print("  ".join(f"{name} {value:.4g}" for name, value in summary.items()))
+    path = write(
+        "serve", case.device, protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
+        command="python benchmarks/serve.py" + (" --cpu" if options.cpu else ""), rows=rows, summary=summary,
+        versions={package: version(package) for package in ("torch", "triton")}, gpu=case.gpu, folder=options.folder,
+    )  # fmt: skip
+    print(path)
+    bad = [
+        name for name, wrong in (
+            ("measured_while_serving", summary["measured_while_serving"] > 0),
+            ("worst_over_own_search", summary["worst_over_own_search"] > 1.06),
+            ("share_within_3", summary["share_within_3"] < 0.95),
+            ("warm_over_memory", summary["warm_over_memory"] > 1.1),
+        ) if wrong
+    ]  # fmt: skip
+    if bad:
+        sys.exit(f"missed: {', '.join(bad)}")
+
+
+if __name__ == "__main__":
+    main()
