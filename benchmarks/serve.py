@@ -51,6 +51,8 @@ FINALISTS, SWEEP_ROUNDS, SIDE_BY_SIDE = 20, 7, 100
 #: what a range's configuration may lose in each of its classes: the least with which the boundaries can all be checked
 TOLERANCES = (0.01, 0.015, 0.02)
 CHECKED, ROUNDS, CALLS = 48, 101, 200
+#: every size is measured for, so the nearest row serves however far it is
+RULE = "nearest-stock"
 
 #: a class of sizes: its first, its last, and the seconds of each configuration there
 Class = tuple[int, int, Mapping[Config, float]]
@@ -105,19 +107,9 @@ def ranges(classes: Sequence[Class], tolerance: float) -> list[Range]:
 
 
 def keys_for(wanted: Sequence[Range]) -> dict[int, Config]:
-    """The sizes of rows with which the nearest row, within a factor of two, is of the range's configuration."""
-    pieces: list[Range] = []
-    for first, last, config in wanted:
-        while first > 1 and last >= 2 * first:
-            pieces.append((first, 2 * first - 1, config))
-            first *= 2
-        pieces.append((first, last, config))
-    keys = guarded(pieces)
-    smallest, low = min(keys), 1
-    while smallest > 2 * low:  # a row for 2·low serves low…4·low
-        keys[2 * low] = wanted[0][2]
-        low = 4 * low + 1
-    ladder = Ladder(RULES["nearest"], keys)
+    """The fewest sizes of rows with which the nearest row, however far, is of the range's configuration."""
+    keys = guarded(wanted)
+    ladder = Ladder(RULES[RULE], keys)
     for first, last, config in wanted:
         for size in range(first, last + 1):
             hit = ladder.find(size)
@@ -128,7 +120,7 @@ def keys_for(wanted: Sequence[Range]) -> dict[int, Config]:
 
 def sides(keys: Mapping[int, Config], upto: int) -> list[int]:
     """The last size of each row and the first of the next."""
-    runs = list(Ladder(RULES["nearest"], keys).runs(upto))
+    runs = list(Ladder(RULES[RULE], keys).runs(upto))
     return [size for (_, last, _), _ in pairwise(runs) for size in (last, last + 1)]
 
 
@@ -188,7 +180,7 @@ def serve(case: Case, folder: Path) -> None:
         if isinstance(event, (Started, Racing, Sampled)):
             measured.append(event)
 
-    table = load(folder / "table.json", kernel=NAME, rule="nearest", size="M")
+    table = load(folder / "table.json", kernel=NAME, rule=RULE, size="M")
     kernel = case.tuned(policy="lookup")
     kernel.use_table(table)
     sizes: list[int] = json.loads((folder / "asked.json").read_text())
