@@ -142,6 +142,37 @@ def test_device_tells_warm_keys_apart_and_is_no_field() -> None:
     assert k.problem(Tensor(), None) == k.problem(Tensor(device="cuda:1"), None)
 
 
+class NumberedDevice:
+    """As cupy's: equal to another of its number, and without a hash."""
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NumberedDevice) and self.id == other.id
+
+
+class CupyLike:
+    """An array of neither torch nor the host."""
+
+    shape, strides, dtype = (4,), (4,), np.dtype("float32")
+
+    def __init__(self, device: int) -> None:
+        self.device, self.__cuda_array_interface__ = NumberedDevice(device), {"data": (256, False)}
+
+    def __setitem__(self, *_: Any) -> None: ...
+
+
+def test_a_device_without_a_hash_is_told_by_its_number() -> None:
+    kernel = Kernel(one)
+    first, again, other = CupyLike(0), CupyLike(0), CupyLike(1)
+    kernel(first)
+    kernel(again)
+    assert len(kernel.resolved) == 1
+    kernel(other)
+    assert len(kernel.resolved) == 2
+
+
 def test_a_key_function_is_given_what_it_names() -> None:
     k = Kernel(scaled, lambda x, m: {"rows": x.shape[0], "big": m > 10}, buckets={"rows": "pow2"})
     call, _ = k(F32, F16, 7, 5)

@@ -39,6 +39,12 @@ def is_array(value: object) -> bool:
     return hasattr(value, "dtype") and hasattr(value, "shape") and not is_numpy_scalar(value)
 
 
+def device_told(array: Any) -> Any:
+    """What tells an array's device in a key, `None` where it has none. Cupy's devices have no hash, but a number."""
+    device = getattr(array, "device", None)
+    return device if type(device).__hash__ is not None else getattr(device, "id", device)
+
+
 def is_numpy_scalar(value: object) -> bool:
     """Whether it looks like an array without dimensions into which nothing can be stored."""
     return hasattr(value, "dtype") and getattr(value, "shape", ...) == () and not hasattr(type(value), "__setitem__")
@@ -192,11 +198,11 @@ def structure(value: Any) -> object:
         return None
     if is_array(value):
         # not its class: a Parameter is launched as any tensor is
-        return "array", value.dtype, getattr(value, "device", None), aligned("an argument", value)
+        return "array", value.dtype, device_told(value), aligned("an argument", value)
     if is_descriptor(value):
         base = value.base
         blocks = tuple(cast("Sequence[int]", value.block_shape))
-        return value.__class__, base.dtype, getattr(base, "device", None), blocks, getattr(value, "padding", None)
+        return value.__class__, base.dtype, device_told(base), blocks, getattr(value, "padding", None)
     if isinstance(value, (tuple, list)):
         parts = cast("Sequence[object]", value)
         return type(parts), tuple([structure(part) for part in parts])

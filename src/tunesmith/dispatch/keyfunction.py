@@ -23,6 +23,7 @@ from tunesmith.dispatch.arguments import (
     Protocol,
     StrideClasses,
     aligned,
+    device_told,
     exactly,
     integer_facts,
     is_array,
@@ -97,7 +98,7 @@ class Asked:
             return given.__class__, structure(given) if odd else facts
         classes = self.strides and stride_classes(strides_of(self.name, given))
         bit = (self.alignment or self.pointer_facts) and aligned(self.name, given)
-        return "array", given.dtype, getattr(given, "device", None), classes, bit
+        return "array", given.dtype, device_told(given), classes, bit
 
 
 def bucketed(name: str, how: Bucket | None, value: object) -> object:
