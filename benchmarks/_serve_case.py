@@ -58,7 +58,8 @@ def gemm() -> Case:
 
     def tuned(**more: Any) -> Any:
         how = {
-            "space": triton_gemm.SPACE, "key": ["M", "N", "K"], "model": Tiles(), "name": NAME, "isolate": False, **more,
+            "space": triton_gemm.SPACE, "key": ["M", "N", "K"], "model": Tiles(), "name": NAME, "isolate": False,
+            **more,
         }  # fmt: skip
         return autotune(**how)(triton.jit(triton_gemm.gemm.fn.fn, do_not_specialize=["M"]))
 

@@ -1,6 +1,6 @@
 """Kernels in CUDA C++ on a GPU: tuned, by default, and by libraries; and what a warm launch costs. Needs an NVIDIA GPU.
 
-    python benchmarks/cuda.py
+    python benchmarks/cuda_kernels.py
 
 The kernels are those of `examples/`: a matrix product in float32, and sums of rows in float32 and float16. Each
 problem is tuned with the defaults into an empty store; `tune_s` of the first problem of a kernel and dtype includes
@@ -30,12 +30,7 @@ from typing import Any
 
 from _results import FOLDER, version, write
 
-# This file's folder goes: as long as it is there, `cuda` is this file, and not NVIDIA's packages.
-HERE = Path(__file__).resolve()
-sys.path[:] = [
-    str(HERE.parents[1] / "examples"),
-    *(entry for entry in sys.path if Path(entry).resolve() != HERE.parent),
-]
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 PRODUCTS = ("M=4096,N=4096,K=4096", "M=2048,N=8192,K=1024", "M=512,N=512,K=4096", "M=128,N=8192,K=4096")
 SUMS = (
@@ -279,7 +274,7 @@ def main() -> None:
     from tunesmith.core.stats import geometric_mean
 
     if not torch.cuda.is_available():
-        sys.exit("benchmarks/cuda.py needs a GPU that torch can use")
+        sys.exit("benchmarks/cuda_kernels.py needs a GPU that torch can use")
     torch.backends.cuda.matmul.allow_tf32 = False
     most, rounds = (1, 10) if options.quick else (None, SIDE_BY_SIDE)
     with tempfile.TemporaryDirectory() as scratch:
@@ -305,7 +300,7 @@ def main() -> None:
     packages = ("torch", "cuda-bindings", "cuda-core", "nvidia-cuda-nvrtc")
     path = write(
         "cuda", torch.cuda.get_device_name().split()[-1].lower(),
-        protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(), command="python benchmarks/cuda.py",
+        protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(), command="python benchmarks/cuda_kernels.py",
         rows=[*rows, *launched], summary=summary, gpu=True, folder=options.folder,
         versions={**{package: version(package) for package in packages}, "nvrtc": _nvrtc()},
     )  # fmt: skip
