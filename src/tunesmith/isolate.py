@@ -62,7 +62,9 @@ class Isolation:
             return self._recipe(subject, required=wanted is True)
         name = self._declared.name_for(subject.kernel.name)
         if wanted:
-            raise BadInput(f"{name} can't be tuned in a worker: {why}; isolate=False runs candidates in this process")
+            raise BadInput(
+                f"{name} can't be tuned in a worker: {why}; isolate=False (--no-isolate) runs candidates here"
+            )
         if not self._warned:
             self._warned = True
             warnings.warn(

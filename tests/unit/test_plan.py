@@ -48,6 +48,12 @@ def another_store(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     options.cache_clear()
 
 
+def test_a_bad_value_of_the_environment_is_named_with_its_variable(file: Path, tmp_path: Path) -> None:
+    env = {"TUNESMITH_REPLAY": str(file), "TUNESMITH_REPLAY_MISS": "defaults"}
+    said = fresh_process("", tmp_path, env).stderr
+    assert "TUNESMITH_REPLAY_MISS=defaults: good values: error, default" in said
+
+
 # --- writing ------------------------------------------------------------------------------------------
 
 

@@ -59,7 +59,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, dict[str
 
     def run(*args: object) -> tuple[int, dict[str, Any]]:
         capsys.readouterr()
-        code = main([*[str(arg) for arg in args], "--json"])
+        here = ["--no-isolate"] if args[0] == "tune" else []  # what a test sets in the module is set here alone
+        code = main([*[str(arg) for arg in args], *here, "--json"])
         out = capsys.readouterr().out
         return code, json.loads(out) if out else {}
 
