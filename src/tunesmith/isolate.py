@@ -12,11 +12,11 @@ from tunesmith.core.problem import Problem
 from tunesmith.declaration import Declaration
 from tunesmith.dispatch import dtype_name, is_array
 from tunesmith.errors import BadInput, ProblemError, TunesmithWarning
-from tunesmith.evaluate import Subject
 from tunesmith.inputs import problem_of
 from tunesmith.measure.packing import why_not_packed
 from tunesmith.options import options
 from tunesmith.remote import Recipe
+from tunesmith.subject import Subject
 from tunesmith.targets import target_of
 
 
