@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import doctest
 import re
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import tunesmith
+from tunesmith import errors
 from tunesmith.cli import app, main
 from tunesmith.options import VARIABLES
 
@@ -87,6 +89,13 @@ def test_the_wrong_candidate_is_named_as_the_page_says(capsys: pytest.CaptureFix
     assert printed in " ".join(page.read_text().split())
 
 
+def test_the_space_of_the_page_has_as_many_points_as_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = blocks(ROOT / "docs" / "space.md")
+    _run(block, "space")
+    points, legal = re.findall(r"\d+", block[block.index("  # 640") :])[:2]
+    assert capsys.readouterr().out.splitlines()[0] == f"{points} {legal}"
+
+
 def _run(block: str, name: str) -> dict[str, Any]:
     """A block as a module's body: kernels in Python are identified by their module's source."""
     space: dict[str, Any] = {"__name__": name}
@@ -133,6 +142,14 @@ def test_every_option_is_documented_and_every_documented_option_exists() -> None
             asked = {word.strip("[]").split("=")[0] for word in words if word.startswith(("--", "[--"))}
             asked = {option for word in asked for option in word.split("/")} - {"--", "--help"}
             assert asked <= set().union(*known[name]), line
+
+
+def test_the_errors_that_pages_name_are_there() -> None:
+    rows = re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "tracks.md").read_text(), re.MULTILINE)
+    assert len([name for name in rows if issubclass(getattr(errors, name, object), errors.TunesmithError)]) == 6
+    for page in PAGES:
+        for name in re.findall(r"`((?:[A-Z]\w+)?(?:Error|Miss|Agreement|Prepared|WorkingConfig))`", page.read_text()):
+            assert hasattr(errors, name) or hasattr(builtins, name), f"{page.name}: {name}"
 
 
 def test_every_command_is_on_its_page() -> None:
