@@ -175,7 +175,7 @@ def main() -> None:
     print("  ".join(f"{name} {value:.4f}" for name, value in summary.items()))
     device = torch.cuda.get_device_name().split()[-1].lower()
     path = write(
-        "tune", device, protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
+        "tune_h200", device, protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
         command="python benchmarks/tune_h200.py", rows=rows, summary=summary,
         versions={package: version(package) for package in ("torch", "triton")}, gpu=True, folder=options.folder,
     )  # fmt: skip

@@ -166,7 +166,7 @@ def test_a_miss_is_an_error_that_names_the_nearest_key_or_the_default(file: Path
     with plan.replay(file, miss="default"):
         assert f(X, 7) == (1, 7)
         assert "n: 7, known: 5" in f.choice(X, 7).note
-    assert [(miss.kernel, miss.problem["n"]) for miss in tunesmith.misses()][-1:] == [("f", 7)]
+    assert ("f", 7) in [(miss.kernel, miss.problem.get("n")) for miss in tunesmith.misses()]
     with pytest.raises(BadInput, match="did you mean 'default'"), plan.replay(file, miss="defaults"):  # type: ignore[arg-type]
         pass
 
