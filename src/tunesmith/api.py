@@ -15,13 +15,13 @@ from tunesmith.core.stopping import CONFIDENCE, MARGIN
 from tunesmith.declaration import Declaration, Frontend, MakeInputs, SpaceLike
 from tunesmith.dispatch import KeyNames, KeySpec
 from tunesmith.errors import BadInput
-from tunesmith.evaluate import Effort
 from tunesmith.invariant import Invariance
 from tunesmith.kernel import Clock, Kernel
 from tunesmith.measure.check import Check
 from tunesmith.measure.inputs import WrittenSlice
 from tunesmith.measure.pick import Pick
 from tunesmith.measure.verify import Tolerance
+from tunesmith.subject import Effort
 from tunesmith.tuned import TunedKernel
 
 __all__ = ["TunedKernel", "autotune"]

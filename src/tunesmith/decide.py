@@ -14,7 +14,6 @@ from tunesmith.core.outcome import Choice
 from tunesmith.declaration import Declaration, Frontend
 from tunesmith.dispatch import Call
 from tunesmith.errors import TunesmithWarning
-from tunesmith.evaluate import Effort, Subject
 from tunesmith.events import Summary
 from tunesmith.invariant import settled
 from tunesmith.isolate import Isolation
@@ -22,6 +21,7 @@ from tunesmith.kernel import Clock, Kernel
 from tunesmith.measure.allowed import why_not_to_measure
 from tunesmith.options import Policy, options, policy_in_force
 from tunesmith.store import Store, default_store
+from tunesmith.subject import Effort, Subject
 from tunesmith.subjects import ManyValues, Subjects
 from tunesmith.tables import Tables
 

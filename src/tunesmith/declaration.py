@@ -20,7 +20,6 @@ from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.space import Space
 from tunesmith.dispatch import KeySpec, check_key_spec, check_names, names_taken
 from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithError, unknown
-from tunesmith.evaluate import Effort
 from tunesmith.fingerprint import of_function
 from tunesmith.invariant import Invariance
 from tunesmith.kernel import Around, Clock, Default, Kernel
@@ -31,6 +30,7 @@ from tunesmith.measure.pick import PICKS
 from tunesmith.measure.verify import check_tolerance
 from tunesmith.options import Policy
 from tunesmith.search import STRATEGIES
+from tunesmith.subject import Effort
 
 SpaceLike: TypeAlias = "Space | Callable[[Problem, Device], Space]"
 MakeInputs: TypeAlias = "Callable[[Problem], Mapping[str, Any]]"

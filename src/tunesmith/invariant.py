@@ -16,8 +16,8 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, SpaceError, unknown
-from tunesmith.evaluate import Subject
 from tunesmith.store import Store
+from tunesmith.subject import Subject
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ from tunesmith.core.problem import Problem
 from tunesmith.declaration import Declaration
 from tunesmith.dispatch import dtype_name, is_array
 from tunesmith.errors import BadInput, ProblemError, TunesmithWarning
-from tunesmith.evaluate import Subject
 from tunesmith.inputs import problem_of
 from tunesmith.measure.packing import why_not_packed
 from tunesmith.options import options
 from tunesmith.remote import Recipe
+from tunesmith.subject import Subject
 from tunesmith.targets import target_of
 
 
@@ -62,7 +62,9 @@ class Isolation:
             return self._recipe(subject, required=wanted is True)
         name = self._declared.name_for(subject.kernel.name)
         if wanted:
-            raise BadInput(f"{name} can't be tuned in a worker: {why}; isolate=False runs candidates in this process")
+            raise BadInput(
+                f"{name} can't be tuned in a worker: {why}; isolate=False (--no-isolate) runs candidates here"
+            )
         if not self._warned:
             self._warned = True
             warnings.warn(

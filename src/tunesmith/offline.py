@@ -10,13 +10,13 @@ from tunesmith.core.key import Key
 from tunesmith.decide import Decider
 from tunesmith.declaration import Declaration
 from tunesmith.errors import BadInput, Busy
-from tunesmith.evaluate import Effort, Subject
 from tunesmith.events import Summary
 from tunesmith.invariant import settled
 from tunesmith.kernel import Kernel
 from tunesmith.options import options
 from tunesmith.refresh import Refreshed, refresh
 from tunesmith.store import Store, default_store
+from tunesmith.subject import Effort, Subject
 from tunesmith.subjects import Subjects
 from tunesmith.tune import search
 from tunesmith.verification import Verification, verify
@@ -76,7 +76,7 @@ class Offline:
         shared.undecide(key, default_store())
         self._decider.found(key)
 
-    def refuse_read_only(self, what: str) -> None:
+    def refuse_to_measure(self, what: str) -> None:
         """Raise under TUNESMITH_READ_ONLY: `what` would have been done to the kernel."""
         if options().read_only:
             raise BadInput(f"{self._kernel.name} is not {what}: TUNESMITH_READ_ONLY is set, and nothing is measured")

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tunesmith.core.config import Config
 from tunesmith.core.model import queue
-from tunesmith.evaluate import Predict, Subject
 from tunesmith.store import Store
+from tunesmith.subject import Predict, Subject
 
 #: The nearest Problem may be far off in another direction than the second: a few compilations, to begin among the best.
 NEIGHBOURS = 3

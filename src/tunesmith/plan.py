@@ -329,4 +329,6 @@ def replay_process(path: Path, miss: str) -> None:
     Raises:
         BadInput: for a bad `miss`.
     """
+    if miss not in MISSES:
+        raise BadInput(f"TUNESMITH_REPLAY_MISS={miss}: good values: {', '.join(MISSES)}")
     decided_everywhere_by(Replay(lambda: Plan.read(path), miss, str(path)))

@@ -12,10 +12,11 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Recording, Trial
 from tunesmith.core.space import ENUMERATED
 from tunesmith.errors import BadInput
-from tunesmith.evaluate import Effort, Evaluation, Subject
+from tunesmith.evaluate import Evaluation
 from tunesmith.events import Started, say
 from tunesmith.kernel import Clock
 from tunesmith.store import Store
+from tunesmith.subject import Effort, Subject
 
 #: Samples of each Config: two halves of 15, of which one can be judged by the other.
 ROUNDS = 30

@@ -13,9 +13,10 @@ from tunesmith.core.config import Config
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Trial
 from tunesmith.core.stats import paired_ratio
-from tunesmith.evaluate import Effort, Evaluation, Subject
+from tunesmith.evaluate import Evaluation
 from tunesmith.kernel import Clock
 from tunesmith.store import Store
+from tunesmith.subject import Effort, Subject
 from tunesmith.tune import searching
 
 #: Rivals of the Config in use. The winner under other versions is nearly always among the first few of before.

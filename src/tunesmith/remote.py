@@ -233,7 +233,8 @@ class RemoteBench:
         if answer.failed is not None:
             self._end()
             raise WorkerLost(
-                f"no worker for {recipe.target}: {answer.failed.reason}; isolate=False runs candidates in this process"
+                f"no worker for {recipe.target}: {answer.failed.reason}; isolate=False (--no-isolate) runs candidates "
+                "in this process"
             )
 
     def _end(self) -> None:

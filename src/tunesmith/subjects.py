@@ -15,12 +15,12 @@ from tunesmith.core.space import Space
 from tunesmith.declaration import Declaration, Frontend
 from tunesmith.dispatch import Call
 from tunesmith.errors import TunesmithWarning
-from tunesmith.evaluate import Effort, Subject
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock, Kernel
 from tunesmith.measure.clock import clock_for, protocol_for
 from tunesmith.options import options
 from tunesmith.store import Store
+from tunesmith.subject import Effort, Subject
 from tunesmith.tables import Tables
 
 #: Spaces that a function of the author's made, kept in memory: more than a model's shapes, a bound all the same.

@@ -15,7 +15,7 @@ from tunesmith.core.outcome import Choice, Failed, Measured, Trial, Untried
 from tunesmith.core.space import ENUMERATED, Space
 from tunesmith.core.stats import median
 from tunesmith.errors import BudgetEnded, NoWorkingConfig, TunesmithWarning
-from tunesmith.evaluate import Effort, Evaluation, Subject
+from tunesmith.evaluate import Evaluation
 from tunesmith.events import Started, Summary, say
 from tunesmith.kernel import Clock
 from tunesmith.measure.failure import all_failed, is_machines
@@ -23,6 +23,7 @@ from tunesmith.measure.pick import Verdict, unfinished
 from tunesmith.order import most_promising_first, promising
 from tunesmith.search import strategy
 from tunesmith.store import Store
+from tunesmith.subject import Effort, Subject
 
 #: A Choice's source when its Space holds nothing else.
 ONLY = "only candidate"

@@ -22,7 +22,6 @@ from tunesmith.decide import REMEMBERED, Decider
 from tunesmith.declaration import Declaration, Frontend, SpaceLike
 from tunesmith.dispatch import Call, Dispatcher, LeftOut
 from tunesmith.errors import BadInput, LookupMiss
-from tunesmith.evaluate import Subject
 from tunesmith.events import Summary
 from tunesmith.isolate import Isolation
 from tunesmith.kernel import Clock, Job, Kernel
@@ -35,6 +34,7 @@ from tunesmith.prepare import Fill, Preparation, Steps, Wanted
 from tunesmith.record import ROUNDS, record
 from tunesmith.refresh import BEST, Refreshed
 from tunesmith.store import default_store
+from tunesmith.subject import Subject
 from tunesmith.subjects import Subjects
 from tunesmith.tables import Tables
 from tunesmith.tune import ONLY
@@ -224,7 +224,7 @@ class TunedKernel:
             NoWorkingConfig: when every Config failed.
             Busy: when another process or thread has been searching the same key for longer than `TUNESMITH_WAIT_S`.
         """
-        self._offline.refuse_read_only("tuned")
+        self._offline.refuse_to_measure("tuned")
         subject = self._isolation.of(self.subject(*args, **kwargs), isolate)
         return self._offline.tune(subject, self._subjects.effort(budget_s, strategy, launches))
 
@@ -240,7 +240,7 @@ class TunedKernel:
             BadInput: under TUNESMITH_READ_ONLY.
             Busy: when another search has been at the key or the device for longer than `TUNESMITH_WAIT_S`.
         """
-        self._offline.refuse_read_only("refreshed")
+        self._offline.refuse_to_measure("refreshed")
         return self._offline.refresh(self._isolation.of(self.subject(*args, **kwargs)), best, anyway)
 
     def verify(self, *args: Any, **kwargs: Any) -> Verification:

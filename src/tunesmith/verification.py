@@ -7,9 +7,10 @@ from datetime import datetime, timezone
 
 from tunesmith.core.outcome import Choice, Failed, Trial, Untried
 from tunesmith.errors import BadInput
-from tunesmith.evaluate import Effort, Evaluation, Subject
+from tunesmith.evaluate import Evaluation
 from tunesmith.kernel import Clock
 from tunesmith.store import Store
+from tunesmith.subject import Effort, Subject
 
 #: Inputs on which a Choice is checked: the call's own, and others.
 TIMES = 3

@@ -24,7 +24,6 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Failed
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
-from tunesmith.evaluate import Subject, local_bench
 from tunesmith.kernel import Built, Clock, Executable, Run
 from tunesmith.measure.bench import LocalBench
 from tunesmith.measure.canary import device_answers, synchronize, use_gpu
@@ -33,6 +32,7 @@ from tunesmith.measure.fenced import Fence
 from tunesmith.measure.packing import unpacked
 from tunesmith.options import options
 from tunesmith.remote import LOAD_S
+from tunesmith.subject import Subject, local_bench
 from tunesmith.targets import attribute_of, behind, module_of
 from tunesmith.tuned import TunedKernel
 

@@ -124,5 +124,5 @@ def test_r24_the_report_says_how_sure_it_is(capsys: pytest.CaptureFixture[str]) 
     assert summary.choice.within is not None
     f.explain(X)
     said = " ".join(capsys.readouterr().out.split())
-    assert f"nobody in the race is faster by more than {summary.choice.within:.2%}, 0.95 sure" in said
+    assert f"nothing in the race is faster by more than {summary.choice.within:.1%}, at 0.95 confidence" in said
     assert "ties" in said

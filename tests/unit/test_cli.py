@@ -413,11 +413,19 @@ def test_doctor_says_what_works_and_where_the_store_is(run: Run, tmp_path: Path)
     found = run("doctor", "--json").document
     assert found["format"] == "tunesmith-doctor/1"
     assert found["store"]["path"].startswith(str(tmp_path))
-    assert found["isolation"] == "off"
+    assert found["isolation"].startswith("works: a worker was started in ")
+    assert (found["options"]["ranks"], found["options"]["replay_miss"]) == ("", "error")
     assert found["device"].startswith("cpu:")
     assert found["from_environment"] == ["cache_dir"]
     assert {backend["name"]: backend["works"] for backend in found["backends"]}["callable"]
-    assert "isolation    off" in run("doctor").out
+    lines = run("doctor").out.splitlines()
+    assert any(line.startswith("  isolation  ") for line in lines)
+    assert [line for line in lines if line != line.rstrip()] == []  # what is pasted and piped has no blanks at its ends
+
+
+def test_help_says_in_a_whole_sentence_what_each_command_does(run: Run) -> None:
+    for group in ([], ["store"], ["plan"]):
+        assert "..." not in run(*group, "--help").out.split("Commands:")[1]
 
 
 def test_doctor_without_a_compiler_says_what_to_type(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -217,8 +217,8 @@ def test_the_summary_for_a_pull_request(guard: Guard, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ((), "0 paths are given; write: tunesmith guard BASE NEW"),
-        (("one.json",), "1 paths are given"),
+        ((), "0 paths given; write: tunesmith guard BASE NEW"),
+        (("one.json",), "1 path given"),
         (("nowhere.json", "nowhere.json"), "there is no file 'nowhere.json'"),
         (("--static",), "nothing is given"),
         (("--static", "nowhere.json"), "there is no file 'nowhere.json'"),
@@ -261,7 +261,7 @@ def test_static_of_a_sound_table(guard: Guard, target: str, tmp_path: Path) -> N
     table_of(kernel_of(target), {"n=8": Config(block=64)}).write(tmp_path / "t.json")
     code, said = guard("--static", target, tmp_path / "t.json")
     assert (code, faults(said)) == (0, [])
-    assert "1 rows checked" in said["said"][0]
+    assert said["said"][0].endswith("checked against their kernel: 1 row")
 
 
 def test_static_finds_a_config_that_the_kernel_refuses(guard: Guard, target: str, tmp_path: Path) -> None:

@@ -48,6 +48,12 @@ def another_store(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     options.cache_clear()
 
 
+def test_a_bad_value_of_the_environment_is_named_with_its_variable(file: Path, tmp_path: Path) -> None:
+    env = {"TUNESMITH_REPLAY": str(file), "TUNESMITH_REPLAY_MISS": "defaults"}
+    said = fresh_process("", tmp_path, env).stderr
+    assert "TUNESMITH_REPLAY_MISS=defaults: good values: error, default" in said
+
+
 # --- writing ------------------------------------------------------------------------------------------
 
 
@@ -160,7 +166,7 @@ def test_a_miss_is_an_error_that_names_the_nearest_key_or_the_default(file: Path
     with plan.replay(file, miss="default"):
         assert f(X, 7) == (1, 7)
         assert "n: 7, known: 5" in f.choice(X, 7).note
-    assert 7 in [miss.problem["n"] for miss in tunesmith.misses() if miss.kernel == "f"]
+    assert ("f", 7) in [(miss.kernel, miss.problem.get("n")) for miss in tunesmith.misses()]
     with pytest.raises(BadInput, match="did you mean 'default'"), plan.replay(file, miss="defaults"):  # type: ignore[arg-type]
         pass
 

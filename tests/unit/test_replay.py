@@ -1,5 +1,6 @@
 """A recording stands in for the device: a kernel and a clock over it, with faults put in."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from tunesmith import Config, Failed, Measured, Resources, Sample, Space, Trial,
 from tunesmith.backends.replay import Disturbance, ReplayClock, ReplayedFailure, ReplayKernel
 from tunesmith.core.outcome import Recording, Untried
 from tunesmith.core.problem import Problem
-from tunesmith.errors import BadInput
+from tunesmith.errors import BadInput, NoWorkingConfig
 from tunesmith.kernel import Run
 from tunesmith.recording import convert, load
 from tunesmith.tuned import TunedKernel
@@ -199,3 +200,12 @@ def test_the_command_refuses_what_it_cannot_write_before_it_measures(
     assert "there is no folder" in capsys.readouterr().err
     assert main(["record", program, "--problem", "", "-o", str(tmp_path / "x.json"), "--rounds", "0"]) == 2
     assert "rounds=0" in capsys.readouterr().err
+
+
+def test_a_recording_whose_problem_has_dtypes_is_replayed() -> None:
+    what = replace(recording(a=[1.0] * 5, b=[2.0] * 5), problem=Problem.parse("n=64,x.dtype=float64"))
+    kernel = ReplayKernel(what)
+    scale = autotune(configs=kernel.configs, key=kernel.key, clock=ReplayClock.of(what))(kernel)
+    assert scale.choice().config == Config(x="a")
+    with pytest.raises(NoWorkingConfig, match="was recorded for"):
+        scale.choice(65)

@@ -164,3 +164,8 @@ def test_the_values_of_a_knob_are_those_of_all_parts() -> None:
     assert list(map(repr, both.axis("pack").values)) == ["True", "1"]
     with pytest.raises(SpaceError, match="did you mean 'BLOCK'"):
         both.axis("BLOK")
+
+
+def test_a_constraint_of_a_config_by_another_name_is_told_how_to_ask_for_it() -> None:
+    with pytest.raises(SpaceError, match=r"unknown knob 'c'.*by their names, or the whole `config`"):
+        Space(a=[1, 2]).where(lambda c: c["a"] == 1, "only one")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import keyword
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -155,7 +156,8 @@ class _Replayed:
 class ReplayKernel:
     """A recorded kernel: what could be compiled and launched can be, what failed fails.
 
-    Its parameters are the Problem's fields, and have the recorded values where they are not given.
+    Its parameters are the Problem's sizes and flags, and have the recorded values where they are not given. Fields that
+    no parameter can be named by (`x.dtype`) are as recorded.
 
     >>> from tunesmith.core.outcome import Measured, Recording, Sample, Trial
     >>> trial = Trial(Config(BLOCK=64), Measured((Sample(1e-3, 0, 0),)))
@@ -178,12 +180,18 @@ class ReplayKernel:
             [
                 inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value)
                 for name, value in recording.problem.items()
+                if name.isidentifier() and not keyword.iskeyword(name)
             ]
         )
         self._device = next(
             (known for known in known_devices() if known.name == recording.device),
             Device("cuda", recording.device or "unknown", "recorded", 1),
         )
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The parameters' names, for `autotune(key=…)`."""
+        return tuple(self.signature.parameters)
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -223,7 +231,7 @@ class ReplayKernel:
             CompileFailed, OutOfResources: as when it was recorded.
             BadInput: for a Config or a Problem that was not.
         """
-        if problem != self._recording.problem:
+        if problem != Problem({name: self._recording.problem[name] for name in self.key}):
             raise BadInput(f"{self.name} was recorded for {self._recording.problem}, not for {problem}")
         trial = self._trials.get(config)
         if trial is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -19,6 +21,8 @@ PACKAGES = (
     "tunesmith", "numpy", "ziglang", "torch", "triton", "cuda-bindings", "nvidia-cuda-nvrtc", "cupy", "rich", "typer",
     "filelock", "platformdirs",
 )  # fmt: skip
+#: Of the worker that shows whether there can be any: memory, and how long it may take to start.
+_WORKER_BYTES, _WORKER_S = 1 << 30, 30.0
 
 
 def doctor(json: AsJson = False) -> None:
@@ -40,10 +44,11 @@ def examine() -> dict[str, Any]:
     """The state of this machine, as JSON types."""
     from tunesmith.backends import describe
     from tunesmith.backends.cpu import cpu, gpus
-    from tunesmith.options import Options, options
+    from tunesmith.options import Options, Shared, options, shared_asked
     from tunesmith.store import default_store
 
-    usual, in_force = asdict(Options.from_environment({})), asdict(options())
+    usual = {**asdict(Options.from_environment({})), **asdict(Shared())}
+    in_force = {**asdict(options()), **asdict(shared_asked())}
     return {
         "python": f"{platform.python_version()}, {sys.executable}",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -53,9 +58,29 @@ def examine() -> dict[str, Any]:
         "gpus": [gpu.identity for gpu in gpus()],
         "options": {name: _plain(value) for name, value in in_force.items()},
         "from_environment": [name for name in in_force if in_force[name] != usual[name]],
-        "isolation": "off",
+        "isolation": _isolation(),
         "store": default_store().info(),
     }
+
+
+def _isolation() -> str:
+    """Whether candidates can run in workers here: one is started."""
+    if sys.platform == "win32":
+        return "does not work: workers need POSIX signals"
+    from tunesmith.children import Child, Guard
+
+    start = time.perf_counter()
+    try:
+        worker = Child(Guard("worker", os.environ, _WORKER_BYTES))
+    except OSError as error:
+        return f"does not work: {error}"
+    try:
+        answer = worker.call("tunesmith.children:is_guarded", {}, _WORKER_S)
+    finally:
+        worker.end()
+    if answer is None or answer.failed is not None:
+        return f"does not work: {answer.failed.reason if answer and answer.failed else 'the worker ended'}"
+    return f"works: a worker was started in {time.perf_counter() - start:.1f} s"
 
 
 def _plain(value: object) -> object:

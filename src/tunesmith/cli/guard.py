@@ -14,6 +14,7 @@ from tunesmith.cli.problems import ProblemOption, ProblemsOption, wanted
 from tunesmith.cli.stored import stored
 from tunesmith.cli.target import find_target, find_targets
 from tunesmith.errors import BadInput
+from tunesmith.report.units import count
 
 if TYPE_CHECKING:
     from tunesmith.core.problem import Problem
@@ -116,7 +117,7 @@ def _compare(paths: Sequence[str], limits: Limits, drift: bool, spread: float | 
 
     if len(paths) != 2:
         raise BadInput(
-            f"{len(paths)} paths are given; write: tunesmith guard BASE NEW (or --static PATH…, --measure …)"
+            f"{count(len(paths), 'path')} given; write: tunesmith guard BASE NEW (or --static PATH…, --measure …)"
         )
     base, new = (read(Path(path)) for path in paths)
     return of_sides(compare(base, new, limits, drift=drift, spread=spread), limits, allow_unmatched)
@@ -151,7 +152,9 @@ def _measure(
     from tunesmith.report.terminal import Progress
 
     if len(paths) > 1:
-        raise BadInput(f"{len(paths)} paths are given; with --measure there is one at most: BASE, what was used before")
+        raise BadInput(
+            f"{count(len(paths), 'path')} given; with --measure there is one at most: BASE, what was used before"
+        )
     rounds = ROUNDS if asked is None else asked
     if rounds < 2:
         raise BadInput(f"--rounds {rounds}: good values: integers from 2")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tunesmith.cli.output import CANNOT_TELL, GOOD, NO
-from tunesmith.report.units import duration
+from tunesmith.report.units import count, duration
 
 if TYPE_CHECKING:
     from tunesmith.guard.live import Against
@@ -128,7 +128,11 @@ def _finite(value: Any) -> Any:
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{counts[status]:,} {status}" for status in ORDER if counts.get(status)) or "nothing to say"
+    said = [
+        count(counts[status], status) if status in ("fault", "note") else f"{counts[status]:,} {status}"
+        for status in ORDER if counts.get(status)
+    ]  # fmt: skip
+    return ", ".join(said) or "nothing to say"
 
 
 def _ratio(line: Line) -> str:
@@ -231,8 +235,11 @@ def of_measured(found: Sequence[Against], limits: Limits, skipped: Sequence[Line
 
 
 def of_findings(found: Sequence[Finding], kernels: int, files: int, rows: int) -> Summary:
-    """Of what was looked at: 1 where there is a fault, 3 where nothing was looked at."""
+    """Of what was looked at: 1 where there is a fault."""
     lines = [Line("fault" if finding.fault else "note", finding.where, note=finding.what) for finding in found]
     faults = any(finding.fault for finding in found)
-    looked = f"{kernels} kernels and {files} paths were looked at, {rows} rows checked against their kernel"
+    looked = (
+        f"looked at: {count(kernels, 'kernel')} and {count(files, 'path')}; "
+        f"checked against their kernel: {count(rows, 'row')}"
+    )
     return _summary(lines, NO if faults else GOOD, [looked])

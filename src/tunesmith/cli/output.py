@@ -57,6 +57,12 @@ def installed(package: str) -> str | None:
 class Commands(TyperGroup):
     """A group of commands that names the good ones when a bad one is typed."""
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            command.short_help = command.short_help or " ".join((command.help or "").split("\n\n")[0].split())
+        super().format_commands(ctx, formatter)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             raise BadInput(unknown("command", args[0], self.list_commands(ctx)))

@@ -27,7 +27,7 @@ PlanFile: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="A pla
 
 
 @app.command()
-def export(file: Annotated[Path, typer.Argument(help="The plan to write.")], command: Command) -> None:
+def export(file: Annotated[Path, typer.Argument(metavar="FILE", help="The plan to write.")], command: Command) -> None:
     """Run a program, and write the Choices that it and its child processes make. What was in the file is replaced."""
     from tunesmith.plan import Plan
 

@@ -64,7 +64,9 @@ def gc(
 
 
 @app.command()
-def export(file: Annotated[Path, typer.Argument(help="The JSON file to write.")], json: AsJson = False) -> None:
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The JSON file to write.")], json: AsJson = False
+) -> None:
     """Write everything that is known to one JSON file, for another machine's `store merge`."""
     from tunesmith.store import default_store
 
@@ -73,7 +75,7 @@ def export(file: Annotated[Path, typer.Argument(help="The JSON file to write.")]
 
 @app.command()
 def merge(
-    file: Annotated[Path, typer.Argument(help="A file that `store export` wrote, or another store.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `store export` wrote, or another store.")],
     json: AsJson = False,
 ) -> None:
     """Add what another store knows. What is here stays; doing it twice adds nothing."""
@@ -89,4 +91,12 @@ def _report(kind: str, verb: str, counts: Mapping[str, int], as_json: bool) -> N
     if as_json:
         print_json(kind, counts)
     else:
-        print(f"{verb} {', '.join(f'{count:,} {what}' for what, count in counts.items())}")
+        print(f"{verb} {', '.join(_counted(what, number) for what, number in counts.items())}")
+
+
+def _counted(what: str, number: int) -> str:
+    from tunesmith.report.units import count, size
+
+    if what == "bytes_freed":
+        return f"{size(number)} freed"
+    return count(number, what.removesuffix("s")) if what.endswith("s") else f"{number:,} {what.replace('_', ' ')}"

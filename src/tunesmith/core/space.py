@@ -71,7 +71,8 @@ class Grid:
         for constraint in self.constraints:
             for name in constraint.knobs or ():
                 if name not in self.axes:
-                    raise SpaceError(f"constraint {constraint.reason!r}: {unknown('knob', name, self.axes)}")
+                    what = f"constraint {constraint.reason!r}: {unknown('knob', name, self.axes)}"
+                    raise SpaceError(f"{what}; a constraint takes knobs by their names, or the whole `config`")
         order = list(self.axes)
         at = [
             max((order.index(name) for name in c.knobs), default=0) if c.knobs is not None else len(order) - 1

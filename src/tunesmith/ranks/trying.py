@@ -12,8 +12,9 @@ from time import perf_counter
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Trial
 from tunesmith.errors import Busy
-from tunesmith.evaluate import Effort, Evaluation
+from tunesmith.evaluate import Evaluation
 from tunesmith.store import Store
+from tunesmith.subject import Effort
 from tunesmith.tracks import Asked
 from tunesmith.tune import searching
 

@@ -17,6 +17,8 @@ from tunesmith.report.units import duration, pasteable, problem_line, ratio
 
 #: Stored Trials that get a row.
 TOP = 5
+#: What may have become of a Config in a search, in the order in which it is said.
+FATES = ("measured", "failed", "cut", "untried")
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,10 @@ class Explanation:
         if choice.runner_up is not None and choice.ratio is not None:
             facts.append(("runner-up", f"{ratio(choice.ratio)} its time: {choice.runner_up!r}"))
         if choice.within is not None and choice.confidence is not None:
-            sure = f"nobody in the race is faster by more than {choice.within:.2%}, {choice.confidence:.3g} sure"
-            facts.append(("known", f"{sure}; {choice.doubt}" if choice.doubt else sure))
+            facts.append(("known", f"nothing in the race is faster by more than {choice.within:.1%}, "
+                                   f"at {choice.confidence:.3g} confidence"))  # fmt: skip
+        if choice.doubt:
+            facts.append(("doubt", choice.doubt))
         if choice.ties:
             facts.append(("ties", "; ".join(repr(tie) for tie in choice.ties)))
         if choice.distance:
@@ -69,7 +73,8 @@ class Explanation:
         if choice.note:
             facts.append(("note", choice.note))
         if choice.candidates:
-            facts.append(("searched", ", ".join(f"{number:,} {fate}" for fate, number in choice.candidates.items())))
+            fates_seen = [fate for fate in FATES if fate in choice.candidates]
+            facts.append(("searched", ", ".join(f"{choice.candidates[fate]:,} {fate}" for fate in fates_seen)))
         if self.trials:
             facts.append(("stored", ", ".join(f"{number:,} {fate}" for fate, number in fates(self.trials).items())))
         return facts

@@ -9,7 +9,6 @@ from itertools import pairwise
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
-from rich.padding import Padding
 from rich.segment import SegmentLines
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +18,7 @@ from tunesmith.core.outcome import Failed, Measured, Resources, Trial, Untried
 from tunesmith.core.problem import Problem
 from tunesmith.events import Summary
 from tunesmith.measure.pick import Verdict
+from tunesmith.report.hanging import Hanging
 from tunesmith.report.units import (
     RESOURCES,
     count,
@@ -149,7 +149,7 @@ def fitting_table(console: Console, options: ConsoleOptions, rows: Sequence[Row]
     parts: list[RenderableType] = [SegmentLines(lines[:heading], new_lines=True)]
     for row, line in zip(rows, lines[heading:], strict=True):
         knobs = " ".join(f"{name}={_show(row.trial.config[name])}" for name in shown.knobs if name in row.trial.config)
-        parts += [SegmentLines([line], new_lines=True), Padding(Text(knobs), (0, 0, 0, 3), expand=False)]
+        parts += [SegmentLines([line], new_lines=True), Hanging(Text("   "), Text(knobs))]
     return Group(*parts)
 
 
@@ -259,7 +259,7 @@ def accounting(summary: Summary) -> Iterable[RenderableType]:
     failures = failure_reasons(summary.failures)
     for reason in failures[:REASONS]:
         yield _item(f"failed {reason.count:,} × {reason.stage}: {first_line(reason.reason)}", "red")
-        yield Padding(Text(f"for example {reason.example!r}", style="dim"), (0, 0, 0, 6), expand=False)
+        yield Hanging(Text(" " * 6), Text(f"for example {reason.example!r}", style="dim"))
     if len(failures) > REASONS:
         left = sum(reason.count for reason in failures[REASONS:])
         yield _item(f"failed {left:,} × for {count(len(failures) - REASONS, 'other reason')}", "red")
@@ -273,8 +273,8 @@ def _by_count(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(reasons.items(), key=lambda pair: -pair[1])
 
 
-def _item(text: str, style: str) -> Padding:
-    return Padding(Text(text, style=style), (0, 0, 0, 2), expand=False)
+def _item(text: str, style: str) -> Hanging:
+    return Hanging(Text("  "), Text(text, style=style))
 
 
 def nothing_measured(summary: Summary) -> bool:
@@ -319,11 +319,7 @@ def _result_cells(problem: Problem, summary: Summary | None, error: str) -> list
     return cells
 
 
-def fact_table(facts: Sequence[tuple[str, str]], indent: int = 0) -> Table:
+def fact_table(facts: Sequence[tuple[str, str]], indent: int = 0) -> RenderableType:
     """Named facts, one a line."""
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, indent), pad_edge=True)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text in facts:
-        table.add_row(Text(name), Text(text))
-    return table
+    wide = max((len(name) for name, _ in facts), default=0) + 2
+    return Group(*[Hanging(Text(" " * indent + name.ljust(wide), style="bold"), Text(text)) for name, text in facts])
