@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from tunesmith import inputs, missed, tracks
 from tunesmith.binaries import Binaries, job_for
+from tunesmith.children import is_guarded
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
@@ -250,7 +251,7 @@ class TunedKernel:
             NoWorkingConfig: when every Config failed.
             Busy: when another process or thread has been searching the same key for longer than `TUNESMITH_WAIT_S`.
         """
-        self._refuse_read_only("tuned")
+        self._refuse_to_measure("tuned")
         subject = self._isolated(self.subject(*args, **kwargs), isolate)
         effort = self._subjects.effort(budget_s, strategy, launches)
 
@@ -271,7 +272,12 @@ class TunedKernel:
         self._tell(subject, summary.choice, summary)
         return summary
 
-    def _refuse_read_only(self, what: str) -> None:
+    def _refuse_to_measure(self, what: str) -> None:
+        if is_guarded():
+            raise BadInput(
+                f"{self.kernel.name} is not {what} in the worker of a search, beside which nothing else is measured; a "
+                "worker imports the module, so what is tuned on import goes into a function or another program"
+            )
         if options().read_only:
             raise BadInput(f"{self.kernel.name} is not {what}: TUNESMITH_READ_ONLY is set, and nothing is measured")
 
@@ -302,7 +308,7 @@ class TunedKernel:
             BadInput: under TUNESMITH_READ_ONLY.
             Busy: when another search has been at the key or the device for longer than `TUNESMITH_WAIT_S`.
         """
-        self._refuse_read_only("refreshed")
+        self._refuse_to_measure("refreshed")
         subject = self._isolated(self.subject(*args, **kwargs), None)
         subject, _ = self._subjects.pinned(subject, default_store(), ())
         clock, effort = self._subjects.clock(subject.device), self._subjects.effort()
