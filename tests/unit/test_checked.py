@@ -310,6 +310,38 @@ def test_inputs_whose_elements_repeat_are_made_anew() -> None:
     assert list(summary.failures) == []
 
 
+def test_an_argument_that_only_one_candidate_writes_is_named_and_as_before() -> None:
+    def body(x, out, *, c):
+        out[:] = 2 * x
+        if c == FAST:
+            x[0] = 0
+
+    x, out = given()
+    before = x.copy()
+    configs = [Config(c=SLOW), Config(c=FAST)]
+    kernel = autotune(
+        configs=configs, default=configs[0], reference=right, outputs=["out"], version="1",
+        clock=ScriptedClock(lambda config: 1.0 + config["c"]),  # type: ignore[operator]
+    )(body)  # fmt: skip
+    with pytest.warns(TunesmithWarning, match=r"argument 'x' is written by Config\(c=0\), and not by others"):
+        kernel.tune(x, out)
+    assert (x == before).all()
+
+
+def test_a_make_inputs_that_fails_for_a_seed_is_told_of() -> None:
+    def make_inputs(problem, seed=0):
+        if seed:
+            raise ValueError("no other inputs")
+        return {"x": np.ones(problem["n"]), "out": np.zeros(problem["n"]), "n": problem["n"]}
+
+    def body(x, out, n, *, c):
+        out[:] = 2 * x
+
+    kernel = tuned(body, 3, key=["n"], make_inputs=make_inputs, reference=lambda x, **_: 2 * x, outputs=["out"])
+    with pytest.warns(TunesmithWarning, match="make_inputs fails with seed=1 .ValueError: no other inputs"):
+        kernel.tune(**kernel.inputs("n=32"))
+
+
 def test_a_tolerance_for_what_is_no_output_is_refused() -> None:
     with pytest.raises(BadInput, match="unknown output 'outt': did you mean 'out'"):
         tuned(reference=right, tolerance={"outt": 1e-3})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
@@ -114,6 +114,7 @@ class Checker:
 
     Attributes:
         notes: what a reader of the Choice should know.
+        changed: arguments that some candidate has written, and that are no outputs.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Checker:
         self._model: tuple[Config, dict[str, Any]] | None = None  # without a reference: whom the others should equal
         self._skips: str | None = None
         self.notes: list[str] = []
+        self.changed: list[str] = []
 
     def judge(self, executable: Executable, written: Sequence[str] = ()) -> tuple[Failed | None, bool]:
         """Check one candidate.
@@ -194,6 +196,8 @@ class Checker:
             second, *_ = self._results(executable, inputs, names)
             found = [differs(name, first[name], array) for name, array in second.items() if name in first]
             texts = [f"two launches on the same inputs differ: {text}" for text in found if text]
+        if not texts:
+            self._look_what_changed(inputs, {*names, *self._restore, *self._zero})
         return texts, inputs.expected is not None
 
     def _compared(self, config: Config, got: Mapping[str, Any], inputs: _Set, poisoned: Mapping[str, Any]) -> list[str]:
@@ -263,6 +267,15 @@ class Checker:
             return {RETURNED if alone else f"{RETURNED}.{i}": array for i, array in enumerate(results)}, {}, can_tell
         return self._named(names, work.arguments), poisoned, can_tell
 
+    def _look_what_changed(self, inputs: _Set, known: Set[str]) -> None:
+        """See what a launch on copies has written beside what is known to be written."""
+        assert self._work is not None
+        others = [name for name in self._arguments if name not in {*known, *self.changed}]
+        before = self._named(others, inputs.inputs.arguments)
+        after = self._named(others, self._work.arguments)
+        written = [name for name in before if not same_bytes(before[name], after[name])]
+        self.changed += dict.fromkeys(name.partition(".")[0] for name in written)
+
     def _holds(self, arrays: Sequence[Any]) -> bool:
         """Whether arguments hold what a reference returns already, so that writing it once more does not show."""
         mine = self._named(tuple(self._arguments), self._arguments).items()
@@ -321,7 +334,12 @@ class Checker:
         made: Mapping[str, Any] = {}
         if self._fresh is not None:
             fresh = self._fresh
-            made = attempt("launch", lambda: dict(fresh(number)))[0] or {}
+            found, failure, _ = attempt("launch", lambda: dict(fresh(number)))
+            made = found or {}
+            if failure is not None and not any("make_inputs" in note for note in self.notes):
+                self.notes.append(
+                    f"make_inputs fails with seed={number} ({failure.reason}): inputs differ by factors only"
+                )
         for name, value in arguments.items():
             new = dict(readable(name, made.get(name)))
             for leaf, array in readable(name, value):
