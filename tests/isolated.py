@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -63,6 +66,50 @@ def ends(n: int, *, a: int) -> None:
     """One of its candidates ends the process it runs in."""
     if a == 1:
         os._exit(3)
+
+
+def closes_files(first: int, last: int) -> None:
+    os.closerange(first, last)
+
+
+def writes_everywhere(text: bytes) -> None:
+    for pipe in range(3, 256):
+        with suppress(OSError):
+            os.write(pipe, text)
+
+
+def hangs_on() -> None:
+    while True:
+        time.sleep(1)
+
+
+def leaves_holder() -> None:
+    """Dies, and a process that holds all its files does not."""
+    if os.fork() == 0:
+        hangs_on()
+    os.abort()
+
+
+#: what one candidate does to the pipes of its worker
+MEDDLINGS: Mapping[str, Callable[[], object]] = {
+    "no standard files": lambda: closes_files(0, 3),
+    "no files": lambda: closes_files(0, 256),
+    "no files, and hangs": lambda: (closes_files(3, 256), hangs_on()),
+    "another standard input": lambda: os.dup2(os.open(os.devnull, os.O_RDONLY), 0),
+    "reads": lambda: os.read(0, 100),
+    "writes": lambda: writes_everywhere(b"garbage\n"),
+    "writes half a line": lambda: writes_everywhere(b'{"value": '),
+    "answers": lambda: writes_everywhere(b'{"value": {"seconds": 1e-9, "checked": true, "notes": []}}\n'),
+    "leaves its holder": leaves_holder,
+    "exits later": lambda: threading.Timer(0.01, os._exit, [0]).start(),
+}
+
+
+@tunesmith.autotune(configs=[{"a": i} for i in range(1, 5)], key=["n"], clock=scripted(), make_inputs=n_inputs)
+def meddles(n: int, *, a: int) -> None:
+    """One of its candidates does something to its process, not to its results."""
+    if a == 1:
+        list(MEDDLINGS.values())[n]()
 
 
 @tunesmith.autotune(

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from tunesmith.core.outcome import Failed
 from tunesmith.errors import OutOfResources, one_line
@@ -43,6 +43,11 @@ _WATCH_S = 0.02
 _PRINTED_BYTES = 256 * 1024**2
 #: how a line begins by which a child asks for time
 _MORE_TIME = b'{"more_s"'
+#: a child whose answers have ended is gone within so long, or is killed
+_GONE_S = 5.0
+#: A child's requests and answers go through file descriptors from here on: code that closes, reads or writes one of the
+#: first few, which are always in use, does not hit them.
+_FIRST_PIPE = 100
 #: names a guarded child, after its parent's process, in its environment and so in that of whatever it starts
 MARK = "_TUNESMITH_CHILD"
 _START = """
@@ -66,7 +71,7 @@ class Answer:
         log: what was printed meanwhile, of which the first 256 KiB are kept.
         value: what the function returned otherwise, of JSON types.
         printed_bytes: how much was printed.
-        signal: which one ended the child, 0 if none did or it was ours.
+        died: whether the child ended or had to be ended, other than for its time.
     """
 
     failed: Failed | None
@@ -74,7 +79,7 @@ class Answer:
     log: str = ""
     value: Any = None
     printed_bytes: int = 0
-    signal: int = 0
+    died: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +112,17 @@ class Child:
 
     Args:
         guard: how it is kept, for one that runs more than a compiler.
+
+    Raises:
+        OSError: when no process can be started.
     """
 
     def __init__(self, guard: Guard | None = None) -> None:
+        if getattr(sys, "frozen", False) or not sys.executable:  # a frozen program would start itself, and so on
+            raise OSError("this program is not run by a Python that could be started for another process")
         self._guard, self._mark = guard, f"{os.getpid()}.{secrets.token_hex(8)}"
         self._early = b""  # of an answer, read with the line before it
+        self._number = 0  # of the latest request
         self._what = "compiler" if guard is None else guard.what
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
         start = _START.format(serve="serve" if guard is None else "serve_guarded")
@@ -141,39 +152,61 @@ class Child:
             Stopped: when `stop` was set; the child is dead then.
         """
         start = time.monotonic()
-        asked = {"function": function, "request": request}
+        try:
+            reply = self._reply(function, request, start + timeout_s, timeout_s, stop)
+            if isinstance(reply, bytes) and not reply.endswith(b"\n"):
+                reply = self._ended(idle=self._guard is None and not reply)
+        except BaseException:
+            self.end()
+            raise
+        if reply is None:
+            self.end()
+            return None
+        seconds = time.monotonic() - start
+        answer = {} if isinstance(reply, Failed) else _parsed(reply)
+        if not isinstance(reply, Failed) and answer.get("number") != self._number:
+            reply = Failed("crash", f"{self._what} wrote where its process's answers are read, and was killed")
+        said, printed_bytes = self._said()
+        if isinstance(reply, Failed):
+            self.end()
+            failed = _crashed(reply, said) if reply.stage == "crash" else Failed(reply.stage, reply.reason, said)
+            return Answer(failed, seconds, said, died=reply.stage != "timeout")
+        failed = answer.get("failed")
+        return Answer(
+            None if failed is None else Failed(**failed), seconds, said, answer.get("value"), printed_bytes
+        )  # fmt: skip
+
+    def _reply(
+        self, function: str, request: Mapping[str, Any], deadline: float, timeout_s: float,
+        stop: threading.Event | None,
+    ) -> bytes | Failed:  # fmt: skip
+        """The line that answers a request; what `_listen` says otherwise."""
+        self._number += 1
+        asked = {"function": function, "request": request, "number": self._number}
         if self._guard is None:
             asked["environ"] = dict(os.environ)
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             self._process.stdin.flush()
-            reply = self._listen(start + timeout_s, timeout_s, stop)
-            while isinstance(reply, bytes) and reply.startswith(_MORE_TIME):
-                more_s = json.loads(reply)["more_s"] or timeout_s
-                reply = self._listen(time.monotonic() + more_s, more_s, stop)
         except BrokenPipeError:
-            reply = b""
-        except BaseException:
-            self.end()
-            raise
-        seconds = time.monotonic() - start
-        if isinstance(reply, Failed):
-            said, _ = self._said()
-            self.end()
-            return Answer(Failed(reply.stage, reply.reason, said), seconds, said)
-        if not reply.endswith(b"\n"):
-            code, (said, _) = self._process.wait(), self._said()
-            self.end()
-            if self._guard is None and code == 0 and not reply:
-                return None
-            return Answer(_crashed(self._what, code, said), seconds, said, signal=max(0, -code))
-        answer = json.loads(reply)
-        failed = answer.get("failed")
-        said, printed_bytes = self._said()
-        return Answer(
-            None if failed is None else Failed(**failed), seconds, said, answer.get("value"), printed_bytes
-        )  # fmt: skip
+            return b""
+        reply = self._listen(deadline, timeout_s, stop)
+        while isinstance(reply, bytes) and reply.startswith(_MORE_TIME):
+            more_s = _parsed(reply).get("more_s") or timeout_s
+            reply = self._listen(time.monotonic() + more_s, more_s, stop)
+        return reply
+
+    def _ended(self, idle: bool) -> Failed | None:
+        """Why a child answers no more; `None` for one that ended of itself, which is no failure where it was idle."""
+        try:
+            code = self._process.wait(_GONE_S)
+        except subprocess.TimeoutExpired:
+            return Failed("crash", f"{self._what} closed its process's files and was killed")
+        if idle and code == 0:
+            return None
+        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        return Failed("crash", f"{self._what} process died ({how})")
 
     def _listen(self, deadline: float, timeout_s: float, stop: threading.Event | None) -> bytes | Failed:
         """One line; what there is of it when the child ends before; why it has to be killed."""
@@ -191,6 +224,8 @@ class Child:
                 if not chunk:
                     break
                 kept += chunk
+            elif self._process.poll() is not None and not _readable(pipe, 0):
+                break  # dead, and somebody whom it started holds its end of the pipe
             elif self._guard is not None and (too_much := self._too_much(self._guard)):
                 return Failed("crash", too_much)
         line, end, self._early = kept.partition(b"\n")
@@ -252,10 +287,8 @@ def marked(mark: str) -> list[int]:
 
 def kill_marked(mark: str) -> None:
     """Kill what a guarded child started and is not of its process group any more, where /proc tells."""
-    for _ in range(8):  # one of them may have started another meanwhile
-        found = marked(mark)
-        if not found:
-            return
+    until = time.monotonic() + _GONE_S
+    while (found := marked(mark)) and time.monotonic() < until:  # one of them may have started another meanwhile
         for pid in found:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -269,11 +302,21 @@ def _environ(path: Path) -> list[bytes]:
         return []
 
 
-def _crashed(what: str, code: int, said: str) -> Failed:
-    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+def _parsed(line: bytes) -> dict[str, Any]:
+    """An answer; empty for a line that is none."""
+    try:
+        found: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _crashed(failed: Failed, said: str) -> Failed:
+    """The same with the most telling line of what was printed."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     telling = next((line for line in lines if "ERROR" in line or "Assertion" in line), lines[-1] if lines else "")
-    return Failed("crash", f"{what} process died ({how}){': ' + telling if telling else ''}", said)
+    is_told = telling and "process died" in failed.reason
+    return Failed("crash", f"{failed.reason}: {telling}" if is_told else failed.reason, said)
 
 
 _spare: list[Child] = []
@@ -365,11 +408,13 @@ def take_time(seconds: float | None) -> None:
 
 
 def _answer_requests(idle_s: float | None) -> None:
-    answers, myself = os.fdopen(os.dup(1), "w"), os.getpid()
+    requests, answers, myself = os.fdopen(_moved(0)), os.fdopen(_moved(1), "w"), os.getpid()
     _answers[:] = [answers]
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # who reads standard input reads no request
     os.dup2(2, 1)  # what a compiler prints is no answer
-    while idle_s is None or _readable(0, idle_s):
-        line = sys.stdin.readline()
+    while idle_s is None or _readable(requests.fileno(), idle_s):
+        line = requests.readline()
         if not line:
             return
         asked = json.loads(line)
@@ -379,11 +424,22 @@ def _answer_requests(idle_s: float | None) -> None:
         returned = _answer(asked["function"], asked["request"])
         if os.getpid() != myself:  # a candidate has forked, and its child has come here
             os._exit(0)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for printed in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # a candidate has closed it
+                printed.flush()
         said = {"failed": asdict(returned)} if isinstance(returned, Failed) else {"value": returned}
-        answers.write(json.dumps(said) + "\n")
+        answers.write(json.dumps({**said, "number": asked["number"]}) + "\n")
         answers.flush()
+
+
+def _moved(pipe: int) -> int:
+    """A pipe's end under a number where nothing else is looked for; child processes do not inherit it."""
+    try:
+        import fcntl
+
+        return fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, _FIRST_PIPE)
+    except (ImportError, OSError):  # Windows; no process here may have so many files open
+        return os.dup(pipe)
 
 
 def _answer(name: str, request: Mapping[str, Any]) -> Any:

@@ -107,7 +107,7 @@ class Declaration:
         check_names(kernel.name, "reset_to_zero", self.zero, parameters, knobs)
         check_names(kernel.name, "hot", self.hot, parameters, knobs)
         check_names(kernel.name, "outputs", self.against.outputs, parameters, knobs)
-        check_tolerance(kernel.name, self.against.tolerance)
+        check_tolerance(kernel.name, self.against.tolerance, self.against.outputs or parameters)
         for name, part in self.slices.items():
             if not callable(part):
                 raise BadInput(

@@ -136,7 +136,10 @@ def unknown(what: str, bad: object, good: Iterable[object]) -> str:
 
 def one_line(error: BaseException) -> str:
     """`RuntimeError: pass pipeline failed`; with need and limit where an out-of-resources error carries them."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    try:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    except Exception:  # noqa: BLE001  someone's exception, which can't even be printed, is what is being reported
+        lines = ["an error that can't be printed"]
     text = lines[0] if lines else ""
     said = getattr(error, "error_message", None)  # Triton's: what is wrong, apart from the lines where
     if isinstance(said, str) and said.strip():

@@ -139,9 +139,9 @@ class Evaluation:
         remote = RemoteBench(recipe, tells=self.subject.around is not None)
         try:
             remote.begin()
-        except WorkerLost as lost:
+        except BaseException as lost:
             remote.close()
-            if recipe.required:
+            if recipe.required or not isinstance(lost, WorkerLost):
                 raise
             warnings.warn(f"{self.subject.kernel.name}: {lost}. They do now", TunesmithWarning, stacklevel=2)
         else:

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from tunesmith import tracks
+from tunesmith.children import is_guarded
 from tunesmith.core.key import Key
 from tunesmith.decide import Decider
 from tunesmith.declaration import Declaration
@@ -77,7 +78,12 @@ class Offline:
         self._decider.found(key)
 
     def refuse_to_measure(self, what: str) -> None:
-        """Raise under TUNESMITH_READ_ONLY: `what` would have been done to the kernel."""
+        """Raise under TUNESMITH_READ_ONLY and in a search's worker: `what` would have been done to the kernel."""
+        if is_guarded():
+            raise BadInput(
+                f"{self._kernel.name} is not {what} in the worker of a search, beside which nothing else is measured; a "
+                "worker imports the module, so what is tuned on import goes into a function or another program"
+            )
         if options().read_only:
             raise BadInput(f"{self._kernel.name} is not {what}: TUNESMITH_READ_ONLY is set, and nothing is measured")
 

@@ -7,6 +7,7 @@ the other candidates are loaded again when their turn comes; the one it died of 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,8 @@ PRINTED_BYTES = 1024**2
 #: Of the memory that is free when a worker starts, what it may take, where the user does not say.
 MEMORY_SHARE = 0.5
 _MODULE = "tunesmith.worker"
+#: A worker is no rank of its parent's job, and what candidates call is not what the program chose.
+_NOT_A_WORKERS = ("TUNESMITH_RANKS", "TUNESMITH_PLAN", "TUNESMITH_CAPTURE")
 #: (limit, what is used) of this process's cgroup, in versions 2 and 1
 _CGROUPS = [
     (Path("/sys/fs/cgroup", limit), Path("/sys/fs/cgroup", used))
@@ -156,13 +159,13 @@ class RemoteBench:
     # --- asking ----------------------------------------------------------------------------------
 
     def _ask(self, what: str, config: Config) -> Any:
-        """Have the worker do something with a candidate; one that crashed beside others gets a second chance alone.
+        """Have the worker do something with a candidate; one that died beside others gets a second chance alone.
 
         What another wrote where it should not may have been what this one died of.
         """
         others = bool(self._launched - {config})
         answer = self._step(what, config)
-        if answer.signal and others:
+        if answer.died and others:
             answer = self._step(what, config)
         if answer.failed is not None:
             raise FailedElsewhere(answer.failed)
@@ -217,9 +220,11 @@ class RemoteBench:
         recipe = self.recipe
         if self._folder is None:
             self._folder = TemporaryDirectory(prefix="tunesmith-inputs-")
-            self._told = packed(recipe.arguments, Path(self._folder.name))
-        # kernels that candidates call take what is known: this search holds the device, they would wait for it
-        environ = {**os.environ, "TUNESMITH_POLICY": "lookup"}
+            try:
+                self._told = packed(recipe.arguments, Path(self._folder.name))
+            except OSError as error:  # the disk is full
+                raise WorkerLost(f"no worker for {recipe.target}: its inputs can't be written: {error}") from error
+        environ = {name: value for name, value in os.environ.items() if name not in _NOT_A_WORKERS}
         limit = recipe.memory_bytes or int(MEMORY_SHARE * free_bytes())
         try:
             self._child = Child(Guard("candidate", environ, limit))
@@ -227,7 +232,7 @@ class RemoteBench:
             raise WorkerLost(f"no worker for {recipe.target}: {error}") from error
         request = {
             "target": recipe.target, "fixed": dict(recipe.fixed), "key": recipe.key.to_data(),
-            "problem": recipe.problem.text, "arguments": self._told, "device": recipe.device,
+            "problem": recipe.problem.text, "arguments": self._told, "device": recipe.device, "argv": sys.argv,
         }  # fmt: skip
         answer = self._call("begin", request, OPEN_S)
         if answer.failed is not None:

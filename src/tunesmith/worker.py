@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import wraps
@@ -30,7 +30,7 @@ from tunesmith.measure.canary import device_answers, synchronize, use_gpu
 from tunesmith.measure.failure import attempt
 from tunesmith.measure.fenced import Fence
 from tunesmith.measure.packing import unpacked
-from tunesmith.options import options
+from tunesmith.options import Authority, decided_everywhere_by, options
 from tunesmith.remote import LOAD_S
 from tunesmith.subject import Subject, local_bench
 from tunesmith.targets import attribute_of, behind, module_of
@@ -57,19 +57,29 @@ class _Work:
     known: set[int] = field(default_factory=set[int])
 
 
+class _NothingMeasured(Authority):
+    """What candidates call, and what a module calls when it is imported, takes what is known: the search that this
+    process is for holds the key and the device, and both would wait for each other."""
+
+    measures = False
+
+
 _work: list[_Work] = []
 
 
 def begin(
     target: str, fixed: Mapping[str, Any], key: Mapping[str, Any], problem: str,
-    arguments: Mapping[str, Mapping[str, Any]], device: int | None,
+    arguments: Mapping[str, Mapping[str, Any]], device: int | None, argv: Sequence[str],
 ) -> Failed | None:  # fmt: skip
     """Make the kernel and its inputs.
 
     Args:
         target, fixed, key, problem, arguments, device: see `Recipe`.
+        argv: the program's, which its module may read when it is imported.
     """
+    sys.argv[:] = argv
     options.cache_clear()
+    decided_everywhere_by(_NothingMeasured())
     kernel = _kernel_at(target)
     if fixed:
         kernel = kernel.fix(**fixed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,121 @@ def test_a_reference_that_fails_is_its_authors_fault_and_no_candidates(reference
 def test_a_reference_that_returns_nothing_for_a_kernel_that_returns_something_is_refused() -> None:
     with pytest.raises(BadInput, match="its reference returned NoneType; expected the 1 arrays the result"):
         tuned(lambda x, *, c: 2 * x, reference=lambda x: None).tune(given()[0])
+
+
+def only_fast(body: Any, fast: Any) -> Any:
+    """A kernel whose fast candidate, which is the first to run, does something else."""
+
+    def either(x, out, more, *, c):
+        return (fast if c == FAST else body)(x, out, more)
+
+    return either
+
+
+def nothing(x, out, more):
+    pass
+
+
+def half(x, out, more):
+    out[:] = 2 * x
+
+
+def both(x, out, more):
+    out[:], more[:] = 2 * x, 3 * x
+
+
+def writes(x, out, more):
+    out[...], more[...] = 2 * x, 3 * x
+
+
+@pytest.mark.parametrize(
+    ("body", "fast", "reference", "says"),
+    [
+        (lambda x, out, more: 2 * x, nothing, lambda x: 2 * x, "it returns and writes nothing"),
+        (lambda x, out, more: 2 * x, lambda x, out, more: (2 * x, x), lambda x: 2 * x, "the result.1"),
+        (half, nothing, lambda x: 2 * x, "it returns and writes nothing|are not written"),
+        (both, half, lambda x: (2 * x, 3 * x), "it gives out, and its reference 2 arrays|are not written"),
+        (both, half, lambda x: {"out": 2 * x, "more": 3 * x}, "it does not write more|are not written"),
+        (both, half, writes, "it does not write more|are not written"),
+        (lambda x, out, more: float(x.sum()), lambda *_: 0.5, lambda x: x.sum(), "the result at 0: error"),
+    ],
+)
+@pytest.mark.parametrize("order", [(FAST, 1), (1, FAST)])
+def test_one_candidate_with_other_outputs_is_wrong_and_the_others_are_checked(
+    body: Any, fast: Any, reference: Any, says: str, order: tuple[int, int]
+) -> None:
+    x = given()[0]
+    clock = ScriptedClock(lambda config: 1.0 + config["c"])  # type: ignore[operator]
+    configs = [Config(c=c) for c in order]
+    kernel = autotune(configs=configs, default=configs[0], reference=reference, clock=clock, version="1")(
+        only_fast(body, fast)
+    )
+    summary = kernel.tune(x, np.zeros_like(x), np.zeros_like(x))
+    [(config, failure)] = summary.failures
+    assert (config, failure.stage) == (Config(c=FAST), "wrong")
+    assert re.search(says, failure.reason)
+    assert summary.choice is not None
+    assert summary.choice.checked
+
+
+def test_integers_that_hold_the_results_already_are_no_reason_to_fail() -> None:
+    def body(x, out, *, c):
+        out[:] = 2 * x
+
+    x = np.arange(8)
+    with pytest.warns(TunesmithWarning, match="results are not checked"):
+        summary = tuned(body, reference=lambda x: 2 * x).tune(x, 2 * x)
+    assert summary.choice is not None
+    assert summary.choice.checked == ""
+
+
+def test_inputs_whose_elements_repeat_are_made_anew() -> None:
+    x = torch.randn(1, 8).expand(4, 8)
+
+    def body(x, out, zeros, *, c):
+        assert float(zeros.sum()) == 0
+        out.copy_(2 * x)
+
+    kernel = tuned(body, 4, reference=lambda x: 2 * x, outputs=["out"], reset_to_zero=["zeros"])
+    summary = kernel.tune(x, torch.empty(4, 8), torch.ones(1).expand(3))
+    assert list(summary.failures) == []
+
+
+def test_an_argument_that_only_one_candidate_writes_is_named_and_as_before() -> None:
+    def body(x, out, *, c):
+        out[:] = 2 * x
+        if c == FAST:
+            x[0] = 0
+
+    x, out = given()
+    before = x.copy()
+    configs = [Config(c=SLOW), Config(c=FAST)]
+    kernel = autotune(
+        configs=configs, default=configs[0], reference=right, outputs=["out"], version="1",
+        clock=ScriptedClock(lambda config: 1.0 + config["c"]),  # type: ignore[operator]
+    )(body)  # fmt: skip
+    with pytest.warns(TunesmithWarning, match=r"argument 'x' is written by Config\(c=0\), and not by others"):
+        kernel.tune(x, out)
+    assert (x == before).all()
+
+
+def test_a_make_inputs_that_fails_for_a_seed_is_told_of() -> None:
+    def make_inputs(problem, seed=0):
+        if seed:
+            raise ValueError("no other inputs")
+        return {"x": np.ones(problem["n"]), "out": np.zeros(problem["n"]), "n": problem["n"]}
+
+    def body(x, out, n, *, c):
+        out[:] = 2 * x
+
+    kernel = tuned(body, 3, key=["n"], make_inputs=make_inputs, reference=lambda x, **_: 2 * x, outputs=["out"])
+    with pytest.warns(TunesmithWarning, match="make_inputs fails with seed=1 .ValueError: no other inputs"):
+        kernel.tune(**kernel.inputs("n=32"))
+
+
+def test_a_tolerance_for_what_is_no_output_is_refused() -> None:
+    with pytest.raises(BadInput, match="unknown output 'outt': did you mean 'out'"):
+        tuned(reference=right, tolerance={"outt": 1e-3})
 
 
 def test_a_kernel_that_is_not_deterministic_fails_where_asked() -> None:

@@ -358,3 +358,24 @@ def test_a_launch_that_fails_while_it_is_watched_fails_that_candidate_alone() ->
     kernel = tuned(body, 3)
     summary = kernel.tune(x)
     assert [config for config, _ in summary.failures] == [Config(c=0)]
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0, 2)])
+def test_copies_of_empty_arrays_lie_nowhere_in_particular(shape: tuple[int, ...]) -> None:
+    x = torch.ones(5)
+    twin = Twin({"x": x, "none": torch.empty(shape), "nor": np.empty(shape), "flags": torch.empty(shape).bool()})
+    twin.take()
+    assert torch.equal(twin.arguments["x"], x)
+    assert twin.arguments["none"].shape == twin.arguments["flags"].shape == twin.arguments["nor"].shape == shape
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_one_element_has_bytes_whatever_its_stride(n: int) -> None:
+    x = torch.arange(4, dtype=torch.float16)[1 : 1 + 2 * n : 2]
+
+    def add(x, *, c):
+        x += 1
+
+    tuned(add, restore_value=["x"])(x)
+    assert x.tolist() == [2.0][:n]
+    assert memory.as_bytes(x.as_strided((n,), (2,))).shape == (2 * n,)

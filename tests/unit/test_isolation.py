@@ -130,6 +130,69 @@ def test_what_candidates_print_is_no_answer_and_a_fork_does_not_answer_twice() -
     assert summary.choice.median_s == pytest.approx(2e-3)
 
 
+@pytest.mark.parametrize("how", isolated.MEDDLINGS)
+def test_what_a_candidate_does_to_the_pipes_of_its_worker_is_no_fault_of_others(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNESMITH_RUN_TIMEOUT_S", "20")
+    options.cache_clear()
+    found = outcomes(isolated.meddles.tune(isolate=True, n=list(isolated.MEDDLINGS).index(how)))
+    assert {a: found[a] for a in (2, 3, 4)} == dict.fromkeys((2, 3, 4), "measured")
+    assert found[1] == "measured" or found[1][0] in ("crash", "launch")
+
+
+MODULE = """
+import os, sys
+import numpy as np
+import tunesmith
+
+asked = int(sys.argv[1])  # as programs with options do
+
+@tunesmith.autotune(configs=[{"b": 1}, {"b": 2}])
+def inner(x, *, b):
+    pass
+
+def make_inputs(problem):
+    return {"x": np.zeros(problem["n"], np.float32), "n": problem["n"]}
+
+@tunesmith.autotune(configs=[{"a": 1}, {"a": 2}], key=["n"], make_inputs=make_inputs, isolate=True)
+def outer(x, n, *, a):
+    assert asked == 7
+    with tunesmith.policy("search"):
+        assert inner.choice(x).source == "default"
+        inner(x)
+"""
+
+
+def test_a_worker_is_the_program_but_no_rank_of_its_job_and_searches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asks_argv.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["program", "7"])
+    monkeypatch.setenv("TUNESMITH_RANKS", "tp")
+    import asks_argv
+
+    summary = asks_argv.outer.tune(np.zeros(4, np.float32), 4)
+    assert outcomes(summary) == {1: "measured", 2: "measured"}
+
+
+def test_a_module_that_tunes_when_it_is_imported_is_told_so_by_its_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = MODULE.replace("int(sys.argv[1])", "7") + "outer.tune(np.zeros(4, np.float32), 4)\n"
+    (tmp_path / "tunes_on_import.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(WorkerLost, match="outer is not tuned in the worker of a search"):
+        import tunes_on_import  # noqa: F401
+
+
+def test_a_frozen_program_starts_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(WorkerLost, match="not run by a Python that could be started"):
+        isolated.two_knobs.tune(isolate=True, n=77)
+
+
 # --- who dies, and of what -----------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import warnings
@@ -12,8 +13,9 @@ from tests.fakes import ScriptedClock
 
 import tunesmith
 from tunesmith import Config, Space, TunedKernel, autotune, plan, ranks
+from tunesmith.core.outcome import Choice, choice_to_data
 from tunesmith.errors import BadInput, NoAgreement, NoWorkingConfig
-from tunesmith.ranks import board
+from tunesmith.ranks import agreement, board
 
 torch = pytest.importorskip("torch", reason="ranks are those of torch.distributed")
 
@@ -153,6 +155,36 @@ def test_a_kernel_that_calls_a_kernel_waits_for_nobody_while_it_is_measured() ->
 
     with ranks.agree("tp", store=store):
         assert rank(3, 2, 1, body=body)([1.0], 5) == (2, 3)
+
+
+def test_the_same_group_twice_does_not_wait_for_itself() -> None:
+    store, kernel = Loud(), rank(2, 1, 3)
+    with (
+        ranks.agree("tp", store=store, timeout_s=10),
+        ranks.agree("tp", store=store, timeout_s=10, strict=True),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error")  # of a default that serves, as nobody answered
+        assert kernel.choice(0.0, 1).config == Config(c=2)
+
+
+class SettledMeanwhile(Loud):
+    """A rank that finds the searcher's result in a store that they share commits it before the searcher does."""
+
+    def set(self, key: str, value: str) -> None:
+        super().set(key, value)
+        if key.endswith("proposal/0"):
+            found = choice_to_data(Choice(Config(c=3), "search", "search"))
+            text = json.dumps({"by": "another", "choice": found})
+            self.inner.compare_set(key.replace("proposal/0", "choice"), "", text)
+
+
+def test_who_searches_waits_for_no_answer_when_a_choice_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "TRY_S", 600.0)
+    store, kernel = SettledMeanwhile(), rank(2, 1, 3)
+    store.add(f"tunesmith/1/tp/search/{kernel.key(0.0, 1).digest}/waiting", 1)  # one who will not answer any more
+    with ranks.agree("tp", store=store):
+        assert kernel.choice(0.0, 1).config == Config(c=3)
 
 
 def test_a_plan_has_the_groups_choices_and_a_replay_goes_before_them(separate: Any) -> None:

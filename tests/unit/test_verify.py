@@ -35,6 +35,28 @@ def test_what_is_only_rounded_is_right_and_one_ruined_row_is_not(dtype: str) -> 
         assert f"where {dtype} allows" in text
 
 
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
+def test_what_is_wider_than_float64_is_allowed_no_more(dtype: Any) -> None:
+    expected = exact((4, 8)).numpy()
+    got = expected.astype(dtype)
+    assert says(got, expected) == ""
+    assert "allows 2.3e-13" in says(got * (1 + 1e-9), expected)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_complex_halves_are_allowed_what_halves_are() -> None:
+    assert allowed_for("y", torch.zeros(1, dtype=torch.complex32), (), None).error == 4 * 2.0**-10
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_nearest_number_is_right_whatever_the_tolerance(dtype: str) -> None:
+    expected = exact((4, 8))
+    got = expected.to(getattr(torch, dtype), copy=True)
+    assert says(got, expected, tolerance=0.0) == ""
+    got[1, 1] = 8.0
+    assert says(got, expected, tolerance=0.0).startswith("y, row 1, at (1, 1)")
+
+
 def test_a_row_that_is_off_a_little_everywhere_is_wrong_though_no_element_is() -> None:
     expected = torch.ones(8, 32, dtype=torch.float64)
     got = expected.half()
@@ -120,7 +142,7 @@ def test_the_users_tolerance_and_what_coarser_inputs_allow() -> None:
     assert allowed_for("y", got, (got.to(torch.float8_e5m2),), None).because == "bfloat16"
     for bad in (-1.0, float("nan"), "tight", {"y": None, "z": -1}):
         with pytest.raises(BadInput, match="k: tolerance="):
-            check_tolerance("k", bad)
+            check_tolerance("k", bad, ["y", "z"])
     assert spelled({"b": 1, "a": 2}) == spelled({"a": 2.0, "b": 1.0}) != spelled(None)
 
 

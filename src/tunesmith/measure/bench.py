@@ -79,6 +79,7 @@ class LocalBench:
         self._check = check or Check()
         self._mutations: Mutations | None = None
         self._mutation_notes: list[str] = []
+        self._protected: set[str] = set()
         self._checker = None if not self._check.wanted else Checker(
             kernel.name, self._check, arguments, restore, zero, fresh, around
         )  # fmt: skip
@@ -128,6 +129,7 @@ class LocalBench:
             return self.run_of(executable), None, None
         self._snapshot.put_back()
         failure, compared = self._checker.judge(executable, self._mutations.written)
+        self._protect_more(executable.config)
         return (None, failure, None) if failure is not None else (self.run_of(executable, compared), None, None)
 
     def _watched(self, executable: Executable) -> Mutations:
@@ -156,6 +158,20 @@ class LocalBench:
                 f"put back: declare what is written of it, restore_value={{{name!r}: function that returns the view}}"
             )
         return found
+
+    def _protect_more(self, config: Config) -> None:
+        """Put back from now on what this candidate writes, the first one does not, and nobody has declared."""
+        assert self._checker is not None
+        assert self._mutations is not None
+        known = {*self._protected, *self._mutations.written, *self._mutations.in_place}
+        for name in self._checker.changed:
+            if name not in known:
+                self._protected.add(name)
+                self._snapshot.protect(name)
+                self._mutation_notes.append(
+                    f"argument {name!r} is written by {config!r}, and not by others: it is put back in this search; "
+                    f"declare restore_value=[{name!r}], or outputs=[…] with it"
+                )
 
     def tell(self, config: Config, error: BaseException) -> None:
         if self._around is not None:

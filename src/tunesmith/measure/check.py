@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
@@ -20,13 +20,15 @@ from tunesmith.dispatch.arguments import leaves
 from tunesmith.errors import BadInput, FingerprintError
 from tunesmith.fingerprint import of_function
 from tunesmith.kernel import Around, Executable
-from tunesmith.measure.expected import BadReference, expected
+from tunesmith.measure.expected import BadReference, OtherOutputs, expected, returned_arrays
 from tunesmith.measure.failure import attempt
 from tunesmith.measure.memory import (
     Twin,
     clusters,
     copied,
+    distinct,
     fill,
+    first_of_repeated,
     has_content,
     is_torch,
     place_of,
@@ -36,13 +38,21 @@ from tunesmith.measure.memory import (
     too_much,
     write,
 )
-from tunesmith.measure.verify import Tolerance, allowed_for, differs, is_float, poison, spelled, wrong
+from tunesmith.measure.verify import (
+    RETURNED,
+    Allowed,
+    Tolerance,
+    allowed_for,
+    differs,
+    is_float,
+    poison,
+    spelled,
+    wrong,
+)
 
 #: Inputs and what the reference makes of them are made anew for each check while that takes no longer than this, or
 #: than this part of the search so far; then two sets take turns.
 FRESH_S, FRESH_PART = 20e-3, 0.1
-#: names of what a kernel returns
-RETURNED = "the result"
 
 
 @dataclass(frozen=True)
@@ -104,6 +114,7 @@ class Checker:
 
     Attributes:
         notes: what a reader of the Choice should know.
+        changed: arguments that some candidate has written, and that are no outputs.
     """
 
     def __init__(
@@ -120,6 +131,7 @@ class Checker:
         self._model: tuple[Config, dict[str, Any]] | None = None  # without a reference: whom the others should equal
         self._skips: str | None = None
         self.notes: list[str] = []
+        self.changed: list[str] = []
 
     def judge(self, executable: Executable, written: Sequence[str] = ()) -> tuple[Failed | None, bool]:
         """Check one candidate.
@@ -165,20 +177,27 @@ class Checker:
 
     def _launched(self, executable: Executable, written: Sequence[str]) -> tuple[list[str], bool]:
         inputs = self._next_set()
-        if self._names is None:
-            self._names = self._find_outputs(executable, inputs, written)
-        got, poisoned = self._results(executable, inputs)
+        names = self._find_outputs(executable, inputs, written) if self._names is None else self._names
+        got, poisoned, can_tell = self._results(executable, inputs, names)
+        known = None if inputs.expected is None else set(inputs.expected)
+        if not self._check.outputs and (got or can_tell) and known != set(got):
+            try:
+                inputs.expected = self._expected(inputs, list(got))
+            except OtherOutputs as error:
+                if got or not self._holds(error.arrays):
+                    return [str(error)], False
         if not got:
             self._note_unknown()
             return [], False
-        if inputs.expected is None:
-            inputs.expected = self._expected(inputs, list(got))  # outputs are known only now
+        self._names = names  # those of whoever wrote all that the reference does
         texts = self._compared(executable.config, got, inputs, poisoned)
         if self._check.deterministic and not texts:
             first = {name: copied(array) for name, array in got.items()}
-            second, _ = self._results(executable, inputs)
+            second, *_ = self._results(executable, inputs, names)
             found = [differs(name, first[name], array) for name, array in second.items() if name in first]
             texts = [f"two launches on the same inputs differ: {text}" for text in found if text]
+        if not texts:
+            self._look_what_changed(inputs, {*names, *self._restore, *self._zero})
         return texts, inputs.expected is not None
 
     def _compared(self, config: Config, got: Mapping[str, Any], inputs: _Set, poisoned: Mapping[str, Any]) -> list[str]:
@@ -202,7 +221,8 @@ class Checker:
         if any("disagree" in note for note in self.notes):
             return
         for name, array in got.items():
-            text = wrong(name, array, model[name], allowed_for(name, array, (), self._check.tolerance))
+            allowed = allowed_for(name, array, (), self._check.tolerance)
+            text = wrong(name, array, model[name], allowed) if name in model else f"only one of them gives {name}"
             if text:
                 self.notes.append(f"candidates disagree, {config!r} with {first!r}: {text}; give a reference=")
                 return
@@ -229,19 +249,37 @@ class Checker:
         self._zero_out(self._work.arguments)
         return self._work
 
-    def _results(self, executable: Executable, inputs: _Set) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Launch on copies: (outputs by name, what those held that are only written)."""
-        work, names = self._copies(inputs), self._names or ()
+    def _results(
+        self, executable: Executable, inputs: _Set, names: Sequence[str]
+    ) -> tuple[dict[str, Any], dict[str, Any], bool]:
+        """Launch on copies: (outputs by name, what those held that are only written, whether others would be seen)."""
+        work = self._copies(inputs)
         poisoned: dict[str, Any] = {}
         for name, array in self._named(names, work.arguments).items():
             if name.partition(".")[0] not in (*self._restore, *self._zero):
                 poison(array, (inputs.expected or {}).get(name))
                 poisoned[name] = copied(array)
         returned = self._launch(executable, work.arguments)
-        results = {f"{RETURNED}{leaf}": array for leaf, array in leaves("", returned) if has_content(array)}
+        can_tell = returned is None and bool(self._named(tuple(self._arguments), work.arguments))
+        results = [array for array in returned_arrays(returned) if has_content(array)]
         if not self._check.outputs and results:
-            return results, {}
-        return self._named(names, work.arguments), poisoned
+            alone = not isinstance(returned, (tuple, list))
+            return {RETURNED if alone else f"{RETURNED}.{i}": array for i, array in enumerate(results)}, {}, can_tell
+        return self._named(names, work.arguments), poisoned, can_tell
+
+    def _look_what_changed(self, inputs: _Set, known: Set[str]) -> None:
+        """See what a launch on copies has written beside what is known to be written."""
+        assert self._work is not None
+        others = [name for name in self._arguments if name not in {*known, *self.changed}]
+        before = self._named(others, inputs.inputs.arguments)
+        after = self._named(others, self._work.arguments)
+        written = [name for name in before if not same_bytes(before[name], after[name])]
+        self.changed += dict.fromkeys(name.partition(".")[0] for name in written)
+
+    def _holds(self, arrays: Sequence[Any]) -> bool:
+        """Whether arguments hold what a reference returns already, so that writing it once more does not show."""
+        mine = self._named(tuple(self._arguments), self._arguments).items()
+        return all(any(not wrong(name, array, one, Allowed(0.0, "")) for name, array in mine) for one in arrays)
 
     def _launch(self, executable: Executable, arguments: Mapping[str, Any]) -> Any:
         args = tuple(arguments.values())
@@ -259,7 +297,7 @@ class Checker:
 
     def _zero_out(self, arguments: Mapping[str, Any]) -> None:
         for array in self._named(self._zero, arguments).values():
-            fill(array, 0)
+            fill(distinct(array), 0)
 
     def _note_unknown(self) -> None:
         if self._check.reference is not None and not self.notes:
@@ -296,22 +334,29 @@ class Checker:
         made: Mapping[str, Any] = {}
         if self._fresh is not None:
             fresh = self._fresh
-            made = attempt("launch", lambda: dict(fresh(number)))[0] or {}
+            found, failure, _ = attempt("launch", lambda: dict(fresh(number)))
+            made = found or {}
+            if failure is not None and not any("make_inputs" in note for note in self.notes):
+                self.notes.append(
+                    f"make_inputs fails with seed={number} ({failure.reason}): inputs differ by factors only"
+                )
         for name, value in arguments.items():
             new = dict(readable(name, made.get(name)))
             for leaf, array in readable(name, value):
                 if not is_float(array):
                     continue
-                other = new.get(leaf)
+                other, once = new.get(leaf), distinct(array)
                 if other is not None and tuple(other.shape) == tuple(array.shape) and other.dtype == array.dtype:
-                    write(array, other)
+                    write(once, other[first_of_repeated(array)])
                 elif int(array.element_size() if is_torch(array) else array.itemsize) > 1:
                     factor = random.Random(f"{number} {leaf}").uniform(0.5, 1.0)
-                    write(array, array * array.dtype.type(factor) if not is_torch(array) else array * factor)
+                    write(once, once * factor if is_torch(once) else once * once.dtype.type(factor))
 
     def _expected(self, made: _Set, outputs: Sequence[str]) -> dict[str, Any] | None:
         reference = self._check.reference
-        return None if reference is None else expected(self._kernel, reference, made.inputs.arguments, outputs)
+        if reference is None:
+            return None
+        return expected(self._kernel, reference, made.inputs.arguments, outputs, bool(self._check.outputs))
 
 
 def _elements(array: Any) -> int:

@@ -192,16 +192,12 @@ def written_views(arguments: Mapping[str, Any], name: str, part: WrittenSlice) -
         raise BadInput(f"restore_value[{name!r}] returned {type(found).__name__}; expected a view of {name!r}")
     spans = [span_of(array) for array in arrays if has_content(array)]
     for view in views:
-        if not has_content(view) or not any(_inside(span_of(view), span) for span in spans):
+        if not has_content(view) or not any(span_of(view).within(span) for span in spans):
             raise BadInput(
                 f"restore_value[{name!r}] returned an array that shares no memory with {name!r}, a copy: index with "
                 "numbers and slices, not with arrays"
             )
     return views
-
-
-def _inside(view: Span, whole: Span) -> bool:
-    return view.place == whole.place and whole.start <= view.start and view.stop <= whole.stop
 
 
 def taken_by(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,12 +61,15 @@ def distinct(array: Any) -> Any:
     """The same memory without the dimensions in which elements repeat (stride 0), and beside autograd."""
     if is_torch(array):
         array = array.detach()
-        steps = array.stride()
-    else:
-        steps = array.strides
-    cut = tuple(slice(0, 1) if step == 0 and size > 1 else slice(None)
-                for step, size in zip(steps, array.shape, strict=True))  # fmt: skip
+    cut = first_of_repeated(array)
     return array[cut] if slice(0, 1) in cut else array
+
+
+def first_of_repeated(array: Any) -> tuple[slice, ...]:
+    """The part of an array that holds each of its elements once, where some repeat (stride 0)."""
+    steps = array.stride() if is_torch(array) else array.strides
+    return tuple(slice(0, 1) if step == 0 and size > 1 else slice(None)
+                 for step, size in zip(steps, array.shape, strict=True))  # fmt: skip
 
 
 # --- spans ---------------------------------------------------------------------------------------------
@@ -90,6 +93,10 @@ class Span:
     def meets(self, other: Span) -> bool:
         """Whether some bytes are common to both."""
         return self.place == other.place and self.start < other.stop and other.start < self.stop
+
+    def within(self, other: Span) -> bool:
+        """Whether all bytes, where there are any, are the other's."""
+        return self.place == other.place and other.start <= self.start and self.stop <= other.stop
 
 
 def span_of(array: Any) -> Span:
@@ -119,7 +126,8 @@ def flat_bytes(array: Any, start: int = 0, stop: int | None = None) -> Any:
 def as_bytes(array: Any) -> Any:
     """An array's bytes, in the order of its elements, as one row of uint8; a copy unless it is contiguous."""
     if is_torch(array):
-        return array.detach().contiguous().reshape(-1).view(_torch().uint8)
+        # torch calls an array of one element contiguous whatever its stride, and its bytes can't be viewed then
+        return flat_bytes(array.detach().contiguous())
     import numpy as np
 
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -178,7 +186,7 @@ class Twin:
         for cluster in clusters(list(spans.values())):
             buffer = _Buffer(cluster)
             for array in found:
-                if spans[id(array)].meets(cluster) or (spans[id(array)] == cluster):
+                if spans[id(array)].within(cluster):
                     self._twins.setdefault(id(array), buffer.view_like(array, spans[id(array)]))
         self._pairs = [(array, self._twins[id(array)]) for array in found]
         self.arguments = {name: mapped(self._twin, value) for name, value in arguments.items()}

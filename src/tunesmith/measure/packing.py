@@ -21,6 +21,7 @@ from tunesmith.dispatch.arguments import (
 from tunesmith.errors import BadInput
 from tunesmith.measure.arrays import Layout
 from tunesmith.measure.fenced import Fence, fenced
+from tunesmith.measure.memory import as_bytes
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -152,11 +153,7 @@ def _may_be_indices(dtype: str) -> bool:
 def _write(value: Any, file: Path) -> None:
     """An array's elements in the order of its shape."""
     if hasattr(value, "detach"):
-        import torch
-
-        flat = value.detach().cpu().contiguous()
-        flat = flat.reshape(-1).view(torch.uint8) if flat.numel() else flat
-        value = flat.numpy()
+        value = as_bytes(value.cpu()).numpy()
     value.tofile(file)
 
 

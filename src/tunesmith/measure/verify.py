@@ -9,23 +9,26 @@ row of them: an average over all would hide a ruined row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from tunesmith.dispatch.arguments import dtype_name
-from tunesmith.errors import BadInput
+from tunesmith.errors import BadInput, unknown
 from tunesmith.measure.memory import as_bytes, is_torch, n_bytes
 
 #: what is allowed for all floats, or for outputs by name; of integers by name the largest difference
 Tolerance: TypeAlias = "float | Mapping[str, float]"
+#: names of what a kernel returns
+RETURNED = "the result"
 #: How these are derived is part of what a stored Choice was checked by.
 RULE = "dtype/1"
 #: Distance from 1 to the next number.
 EPS = {
     "float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7,
-    "complex128": 2.0**-52, "complex64": 2.0**-23,
+    "complex128": 2.0**-52, "complex64": 2.0**-23, "complex32": 2.0**-10,
+    **dict.fromkeys(("float96", "float128", "complex192", "complex256"), 2.0**-52),  # the reference's is float64
 }  # fmt: skip
 #: ... of 8-bit floats by how their names begin; others of 8 bits have no mantissa.
 EPS_8_BIT = {"float8_e3m4": 2.0**-4, "float8_e4m3": 2.0**-3, "float8_e5m2": 2.0**-2}
@@ -86,14 +89,21 @@ def spelled(tolerance: Tolerance | None) -> str:
     return repr(float(tolerance))
 
 
-def check_tolerance(kernel: str, tolerance: Any) -> None:
+def check_tolerance(kernel: str, tolerance: Any, outputs: Sequence[str]) -> None:
     """Refuse a tolerance that makes no sense.
+
+    Args:
+        outputs: arguments that may be written.
 
     Raises:
         BadInput: naming it.
     """
     by_name = isinstance(tolerance, Mapping)
-    values: list[Any] = list(cast("Mapping[str, Any]", tolerance).values()) if by_name else [tolerance]
+    said = cast("dict[str, Any]", dict(cast(Any, tolerance)) if by_name else {})
+    for name in said:
+        if name.partition(".")[0] not in (*outputs, RETURNED):
+            raise BadInput(f"{kernel}: tolerance has {unknown('output', name, [*outputs, RETURNED])}")
+    values: list[Any] = list(said.values()) if by_name else [tolerance]
     for value in values:
         if value is not None and not (type(value) in (int, float) and 0 <= value < float("inf")):
             raise BadInput(
@@ -207,7 +217,8 @@ def _judged(
     bad = special & ~agree
     size, error = xp.abs(exact), xp.abs(wide - exact)
     ordinary = ~special & xp.isfinite(size)
-    size, error = (xp.where(ordinary, one, xp.zeros_like(size)) for one in (size, error))
+    size = xp.where(ordinary, size, xp.zeros_like(size))
+    error = xp.where(ordinary & ~agree, error, xp.zeros_like(size))  # nothing is nearer than the nearest number
     scale = size.mean(1).reshape(-1, 1)
     scale = xp.where(scale > 0, scale, xp.zeros_like(scale) + usual)
     limit = allowed.error * (size + scale)

@@ -14,6 +14,7 @@ Nobody waits for a rank that does not wait itself, so ranks may see different Ke
 from __future__ import annotations
 
 import json
+import threading
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,16 @@ TRIED = 8
 NOBODY_S = 5.0
 
 
+class _Settling(threading.local):
+    """What this thread is settling."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[int, str]] = []
+
+
+_settling = _Settling()
+
+
 @dataclass(frozen=True)
 class Agreement(Authority):
     """Ranks of one group that use the same Config for the same Key. See `agree`."""
@@ -62,7 +73,14 @@ class Agreement(Authority):
         """
         if asked.policy.track == "default" or asked.subject.space.only is not None:
             return asked.decide()
-        return _Talk(self, self._board(asked), asked).decide()
+        board = self._board(asked)
+        if board.place in _settling.places:  # the same group by another scope: it would wait for itself
+            return asked.decide()
+        _settling.places.append(board.place)
+        try:
+            return _Talk(self, board, asked).decide()
+        finally:
+            _settling.places.remove(board.place)
 
     def foresee(self, asked: tracks.Asked) -> Choice | None:
         """What the group has committed so far."""
@@ -241,7 +259,7 @@ class _Talk:
         silent, end = [one for one in waiting if self._board.read(f"left/{one}") is None], monotonic() + TRY_S
         if silent:
             self._board.write(f"proposal/{number}", config.text)
-        while silent and monotonic() < end:
+        while silent and monotonic() < end and self._board.read("choice") is None:  # by who knew it from this store
             for one in list(silent):
                 answer = self._board.read(f"answer/{number}/{one}")
                 if answer:

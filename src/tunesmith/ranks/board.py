@@ -69,6 +69,11 @@ class Board:
         with _answering():
             self._store = _own_connection(store)
 
+    @property
+    def place(self) -> tuple[int, str]:
+        """What tells it from other boards of this process."""
+        return id(self._store), self._prefix
+
     def first(self, name: str, value: str) -> str:
         """Set a value unless there is one; what is there now."""
         with _answering():
