@@ -81,8 +81,8 @@ class Offline:
         """Raise under TUNESMITH_READ_ONLY and in a search's worker: `what` would have been done to the kernel."""
         if is_guarded():
             raise BadInput(
-                f"{self._kernel.name} is not {what} in the worker of a search, beside which nothing else is measured; a "
-                "worker imports the module, so what is tuned on import goes into a function or another program"
+                f"{self._kernel.name} is not {what} in the worker of a search, beside which nothing else is measured; "
+                "a worker imports the module, so what is tuned on import goes into a function or another program"
             )
         if options().read_only:
             raise BadInput(f"{self._kernel.name} is not {what}: TUNESMITH_READ_ONLY is set, and nothing is measured")

@@ -13,7 +13,6 @@ import torch
 
 import tunesmith
 from tunesmith import Config, ops
-from tunesmith.chooser import Chooser
 from tunesmith.errors import BadInput
 
 F = torch.nn.functional
@@ -144,9 +143,11 @@ def test_a_search_is_used_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     c_kernel = Config(
         by="C", VEC=8, MR=6, NR=16, MC=48, NC=256, KC=512, PACK_A=1, PACK_B=1, threads=1
     )  # fmt: skip
-    monkeypatch.setattr(Chooser, "_decide", lambda self, subject, policy: (_searched(c_kernel), None))
     chosen = ops.chooser("cpu")
-    chosen._found(chosen._subjects.of(chosen.dispatcher.problem_of(*ops._arguments(a, b, None, None, None)[0])).key)
+    monkeypatch.setattr(chosen._decider, "_decide", lambda subject, policy: (_searched(c_kernel), None))
+    chosen._decider.found(
+        chosen._subjects.of(chosen.dispatcher.problem_of(*ops._arguments(a, b, None, None, None)[0])).key
+    )
     assert not ops._known
     torch.testing.assert_close(ops.matmul(a, b), a @ b)
     torch.testing.assert_close(ops.matmul(a, b), a @ b)

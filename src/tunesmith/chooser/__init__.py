@@ -36,6 +36,11 @@ __all__ = [
 ]  # fmt: skip
 
 
+#: Of a result's row and element: what a search's own check on other inputs, which sees what was never written, allows.
+#: How far a candidate may really be off is for `Checked` to say: as far as the library, about.
+COARSE = 0.25
+
+
 def choose(
     name: str,
     candidates: Mapping[str, Any],
@@ -100,7 +105,8 @@ def choose(
     models = {one: candidate.model for one, candidate in made.items() if candidate.model is not None}
     usual = autotune(
         space=alternatives.space, default=alternatives.default, key=key, strides=strides, buckets=buckets, dims=dims,
-        flags=flags, make_inputs=make_inputs, reference=reference, policy=policy, budget_s=budget_s, candidates=most,
+        flags=flags, make_inputs=make_inputs, reference=reference, tolerance=COARSE if reference else None,
+        policy=policy, budget_s=budget_s, candidates=most,
         margin=margin, confidence=confidence, clock=clock, hot=hot,
         model=Mixed(_no_work, split=alternatives.of, models=models) if models else None,
     )(alternatives)  # fmt: skip

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from tunesmith.core.config import Config
+from tunesmith.core.outcome import Failed
 from tunesmith.dispatch.arguments import dtype_name
-from tunesmith.errors import TunesmithError
 from tunesmith.kernel import Executable
+from tunesmith.measure.failure import FailedElsewhere
 
 #: A candidate may be off by so many times what the library is off by: sums in another order are, by up to four times;
 #: those of another precision by hundreds.
@@ -21,12 +22,18 @@ FACTOR = 8.0
 ULPS = 4.0
 #: distance from 1 to the next number; integers have to be equal
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+#: So many blocks of a result's size are left with NaN in them, in which an allocator may place the next: an old result
+#: in one of them would stand in for what a candidate does not write.
+POISONED, _POISON_BYTES = 32, 1 << 26
 #: Elements compared at once: half a gigabyte in float64, with what is computed of them.
 _AT_ONCE = 1 << 24
 
 
-class WrongResult(TunesmithError):
+class WrongResult(FailedElsewhere):
     """A candidate's numbers are not the library's; says how far off they are, and how far they may be."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Failed("wrong", reason))
 
 
 class Checked:
@@ -83,7 +90,9 @@ class Checked:
             self._exact = exact
         for right, (dtype, shape) in zip(self._exact, self._like, strict=False):
             if hasattr(right, "new_full"):  # torch's, whose allocator hands out again what is freed here
-                right.new_full(shape, float("nan"), dtype=dtype)
+                copies = max(1, min(POISONED, _POISON_BYTES // max(1, right.nbytes)))
+                held = [right.new_full(shape, float("nan"), dtype=dtype) for _ in range(copies)]
+                del held
 
     def _check(self, result: Any) -> None:
         exact, found = cast("list[Any]", self._exact), _arrays(result)

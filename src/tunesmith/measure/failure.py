@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class FailedElsewhere(Exception):
-    """A candidate has failed in another process, which says how."""
+    """A candidate has failed, and what it met knows how: another process, or a check of its results."""
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(failed.reason)
