@@ -227,7 +227,8 @@ def _of_recording(found: Recording) -> Iterator[Timed]:
 def _of_table(table: NativeTable) -> Iterator[Timed]:
     for problem, row in table.rows.items():
         seconds = () if row.median_s is None else (row.median_s,)
-        yield Timed(table.kernel, problem, table.device, table.protocol, row.config, seconds, sampled=False)
+        _, protocol, _ = table.of_row(row)
+        yield Timed(table.kernel, problem, table.device, protocol, row.config, seconds, sampled=False)
 
 
 def _seconds(trial: Trial) -> tuple[float, ...]:

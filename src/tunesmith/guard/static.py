@@ -132,7 +132,7 @@ def _of_table(path: Path) -> list[Stored]:
             Problem.parse(row.provenance.get("measured_at", problem.text)),
             table.device,
             row.config,
-            table.fingerprint,
+            table.of_row(row)[0],
             table.soft,
         )
         for problem, row in table.rows.items()
