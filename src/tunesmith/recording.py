@@ -90,15 +90,24 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         BadInput: naming the file and what is wrong with it.
     """
-    try:
-        raw = path.read_bytes()
-        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-        data: Any = json.loads(text.decode())
-    except (OSError, EOFError, ValueError, RecursionError) as error:  # BadGzipFile is an OSError
-        raise BadInput(f"{path} cannot be read: {error}") from error
+    data = read_any_json(path)
     if not isinstance(data, dict):
         raise BadInput(f"{path} is not a JSON object")
     return cast("dict[str, Any]", data)
+
+
+def read_any_json(path: Path) -> Any:
+    """The JSON value in a file, compressed or not.
+
+    Raises:
+        BadInput: naming the file and what is wrong with it.
+    """
+    try:
+        raw = path.read_bytes()
+        text = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        return json.loads(text.decode())
+    except (OSError, EOFError, ValueError, RecursionError) as error:  # BadGzipFile is an OSError
+        raise BadInput(f"{path} cannot be read: {error}") from error
 
 
 def _readable(path: Path, data: dict[str, Any], reader: Callable[[dict[str, Any]], Any]) -> Any:

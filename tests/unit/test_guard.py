@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from table_files import BF16, bf16, csv, ladder
+from table_files import put as put_file
 
 from tunesmith.cli import main
 from tunesmith.cli.target import find_target
@@ -191,6 +193,37 @@ def test_tables_have_no_samples_so_how_far_off_a_time_may_be_has_to_be_said(guar
     assert (code, statuses(said)) == (1, {"M=1": "worse (fails)", "M=2": "same"})
 
 
+def test_tables_of_other_tuners_are_sides_as_far_as_they_tell_times(guard: Guard, tmp_path: Path) -> None:
+    for side, us in (("main", 10.0), ("change", 20.0)):
+        timings = [[{"kwargs": {"B": 64}, "num_warps": 4}, [us / 1e3, 0.0, 0.0]], [{"kwargs": {"B": 16}}, [9.0, 0, 0]]]
+        put_file(tmp_path / side, "bf16_tuned_gemm.csv", csv(BF16, bf16(16, us), bf16(64, 8.0), bf16(64, 0)))
+        put_file(tmp_path / side, "add.autotune.json", json.dumps({"key": [512], "configs_timings": timings}).encode())
+
+    code, said = guard(tmp_path / "main", tmp_path / "change", "--spread", "0.02")
+
+    lines = {(line["kernel"], line["problem"].partition(",")[0]): line for line in said["results"]}
+    assert code == 1
+    assert lines["add", "of=[512]"]["status"] == "worse (fails)"
+    of_csv = {line["ratio"]: line["status"] for line in said["results"] if line["kernel"] == "bf16_tuned_gemm"}
+    assert of_csv == {2.0: "worse (fails)", 1.0: "same"}
+    assert guard(tmp_path / "main", tmp_path / "change")[0] == 3  # how far off a time may be was not said
+
+
+def test_of_one_file_the_kernel_is_the_formats_and_another_chip_is_refused(guard: Guard, tmp_path: Path) -> None:
+    one = put_file(tmp_path, "one.csv", csv(BF16, bf16(16, 10.0)))
+    other = put_file(tmp_path, "other.csv", csv(BF16, bf16(16, 10.1)))
+    code, said = guard(one, other, "--spread", "0.02")
+    assert (code, said["results"][0]["kernel"]) == (0, "aiter-gemm")
+    chip = put_file(tmp_path, "chip.csv", csv(BF16, bf16(16, 10.0, gfx="gfx950", units=256)))
+    assert guard(one, chip, "--spread", "0.02")[0] == 3
+
+
+def test_a_table_without_times_is_no_side(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = put_file(tmp_path, "E=8,N=512,device_name=NVIDIA_H200.json", ladder([1, 64]))
+    assert main(["guard", str(path), str(path)]) == 2
+    assert "no times to compare; `tunesmith table diff`" in capsys.readouterr().err
+
+
 def test_common_drift_is_said_once(guard: Guard, tmp_path: Path) -> None:
     all_slower = {text: level * 1.06 for text, level in SHAPES.items()}
     code, said = guard(put(tmp_path / "a", SHAPES), put(tmp_path / "b", all_slower, seed=1))
@@ -319,10 +352,23 @@ def test_static_takes_what_a_store_has_of_earlier_sources_for_history(
     assert "no call uses them" in said["results"][0]["note"]
 
 
-def test_static_leaves_formats_of_others_to_the_table_checker(guard: Guard, tmp_path: Path) -> None:
-    (tmp_path / "E=8,N=1.json").write_text('{"1": {"BLOCK_SIZE_M": 16}}')
+def test_static_finds_what_is_wrong_in_tables_of_other_engines(guard: Guard, tmp_path: Path) -> None:
+    (tmp_path / "E=8,N=1,device_name=.json").write_bytes(ladder([1, 64]))
+    (tmp_path / "bf16_tuned_gemm.csv").write_bytes(csv(BF16, bf16(16, 7.9), bf16(64, 0)))
     code, said = guard("--static", tmp_path)
-    assert (code, said["results"][0]["status"]) == (0, "note")
+    assert code == 1
+    found = faults(said)
+    assert any("[unreachable]" in fault for fault in found)
+    assert any("us=0: a time is finite and above 0 [time]" in fault for fault in found)
+    assert any(line["kernel"].endswith("bf16_tuned_gemm.csv:3") for line in said["results"])
+
+
+def test_static_passes_sound_tables_of_other_engines_and_notes_what_is_no_table(guard: Guard, tmp_path: Path) -> None:
+    (tmp_path / "bf16_tuned_gemm.csv").write_bytes(csv(BF16, bf16(16, 7.9)))
+    (tmp_path / "package.json").write_text("[1]")
+    code, said = guard("--static", tmp_path)
+    assert (code, faults(said)) == (0, [])
+    assert [line["note"] for line in said["results"] if line["kernel"].endswith("package.json")]
 
 
 # --- --measure ----------------------------------------------------------------------------------------

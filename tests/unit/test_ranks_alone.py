@@ -249,3 +249,29 @@ def test_bad_arguments_are_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(BadInput, match=why), ranks.agree(**bad):  # type: ignore[arg-type]
             pass
+
+
+def test_t22_where_noise_decides_who_is_first_all_ranks_use_one_that_is_as_good(separate: Any) -> None:
+    def takes(c: int) -> float:
+        return 1 + 3e-4 * c if c < 28 else 1.1 + 1e-3 * c  # 28 of 920 are within the noise of the best
+
+    def of_rank(seed: int) -> TunedKernel:
+        def f(x, n, *, c):
+            return c
+
+        clock = ScriptedClock(lambda config: takes(config["c"]), noise=0.01, seed=seed)  # type: ignore[arg-type]
+        space = Space(c=[(400 * i) % 919 if i < 919 else 919 for i in range(920)])  # the best are not the first
+        return autotune(space=space, key=["n"], clock=clock, version="1", strategy="exhaustive", pick="fastest")(f)
+
+    alone, used, store = list[int](), list[list[int]](), torch.distributed.HashStore()
+    for seed in range(2):
+        separate(f"alone{seed}")
+        alone.append(of_rank(seed)([1.0], 1))
+    for seed in range(4):
+        separate(f"rank{seed}")
+        with ranks.agree("tp", store=store):
+            used.append([of_rank(seed)([1.0], n) for n in range(3)])
+
+    assert len(set(alone)) > 1  # each on its own uses another
+    assert used[1:] == [used[0]] * 3
+    assert all(takes(c) < 1.01 * takes(0) for c in used[0])

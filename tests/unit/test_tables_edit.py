@@ -288,3 +288,21 @@ def test_import_export_convert_and_merge(tmp_path: Path, capsys: pytest.CaptureF
     assert "needed: experts, intermediate" in capsys.readouterr().err
     assert main(["table", "import", str(source), "--kernel", "moe", "--device", "NVIDIA L40S", "-o", str(ours)]) == 2
     assert "is for 'NVIDIA_H200', not for NVIDIA L40S" in capsys.readouterr().err
+
+
+def test_a_gemm_table_is_exported_where_each_engine_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    ours, out = tmp_path / "gemm.json", tmp_path / "out"
+    rows = {Problem({"M": m, "N": 512, "K": 7168}): Entry(Config(KNOBS)) for m in (1, 64)}
+    NativeTable("gemm", "cuda:NVIDIA H200:sm_90:132", rows).write(ours)
+    usual = [str(ours), "--device", "NVIDIA H200", "--triton", "3.6.0", "-o", str(out), "--where", "N=512,K=7168"]
+    for engine, blank in (("sglang", " "), ("vllm", "")):
+        assert main(["table", "export", *usual, "--to", f"{engine}-gemm", "--layer", "n=512,k=7168"]) == 0
+        name = f"N=512,K=7168,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,{blank}128].json"
+        sheet = formats.read(out / name)
+        assert (sheet.format, [row.key["M"] for row in sheet.rows]) == (f"{engine}-gemm", [1, 64])
+        assert sheet.rows[0].config == KNOBS
+    capsys.readouterr()
+    for layer in ("n=512", "n=512,k=7168,experts=8", "n=512,k=big"):
+        assert main(["table", "export", *usual, "--to", "vllm-gemm", "--layer", layer]) == 2
+        assert "needed: n, k" in capsys.readouterr().err
+    assert main(["table", "export", *usual, "--to", "vllm-gemm", "--layer", "n=512,k=7168", "--down"]) == 2

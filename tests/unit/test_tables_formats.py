@@ -27,7 +27,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Measured, Recording, Sample, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
-from tunesmith.tables import aiter_triton, autotuner_caches, edit, formats, jsontext, policy, tuner_json
+from tunesmith.tables import aiter_triton, autotuner_caches, check, edit, formats, jsontext, policy, tuner_json
 from tunesmith.tables.sheet import Sheet
 
 UP = {**KNOBS, "USE_TMA": True}
@@ -289,6 +289,20 @@ def test_the_look_up_rules_of_a_csv_ask_for_exact_shapes(tmp_path: Path):
 
 
 # --- written by us ------------------------------------------------------------------------------------
+
+
+def test_rows_for_two_dtypes_of_one_shape_are_two_rows(tmp_path: Path):
+    header = "gfx,cu_num,M,N,K,a_dtype,b_dtype,libtype,us,kernelName,tflops,bw,errRatio"
+    rows = [f"gfx950,256,64,512,512,{a},{b},flydsl,{us},x,3.36,1.0,0.0" for a, b, us in (
+        ("torch.float8_e4m3fn", "torch.float4_e2m1fn_x2", 10.0), ("torch.float4_e2m1fn_x2",) * 2 + (5.0,))]  # fmt: skip
+    sheet = formats.read(put(tmp_path, "mx_tuned_gemm.csv", csv(header, *rows)))
+
+    asked = {"gfx": "gfx950", "cu_num": 256, "M": 64, "N": 512, "K": 512, "b_dtype": "torch.float4_e2m1fn_x2"}
+    found = [sheet.find({**asked, "a_dtype": dtype}) for dtype in ("torch.float8_e4m3fn", "torch.float4_e2m1fn_x2")]
+    assert [one is not None and one.row.us for one in found] == [10.0, 5.0]
+    assert all("a_dtype" not in (row.config or {}) for row in sheet.rows)
+    assert [one for one in check.check([sheet.path]).findings if one.code == "duplicate"] == []
+
 
 RECORDING = Recording(
     "gemm", "NVIDIA H200", Problem.parse("x=64,y=32"),

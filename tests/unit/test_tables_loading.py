@@ -25,7 +25,7 @@ from tunesmith.core.device import Device
 from tunesmith.core.key import Key
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, TunesmithWarning
-from tunesmith.tables import NativeTable, Row, Tables, load
+from tunesmith.tables import NativeTable, Row, Tables, edit, load
 from tunesmith.tables.native import Entry
 
 H200, L40S = known_device("NVIDIA H200"), known_device("NVIDIA L40S")
@@ -340,21 +340,31 @@ class _AnyDevice:
 READER = """
 import sys
 from tunesmith.tables import load
-for _ in range(20):
-    table = load(sys.argv[1])
-print(len(table.sheets[0].rows))
+print(sorted({len(load(sys.argv[1]).sheets[0].rows) for _ in range(200)}))
 """
 
 
-def test_many_processes_read_at_once_and_write_nothing(tmp_path: Path):
+def test_t25_many_processes_start_while_another_writes_and_see_a_whole_table(tmp_path: Path):
+    few, many = (csv(BF16, *[bf16(m, 9.0) for m in range(16, end, 16)]) for end in (64, 800))
+    path = put(tmp_path / "t", "bf16_tuned_gemm.csv", few)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "error", "-c", READER, str(path)]
+    running = [subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    turns = 0
+    while any(process.poll() is None for process in running):
+        edit.write(path, few if turns % 2 else many)
+        turns += 1
+        time.sleep(0.002)
+    said = [json.loads(process.communicate(timeout=100)[0]) for process in running]
+    assert all(set(seen) <= {3, 49} for seen in said)
+    assert any(len(seen) == 2 for seen in said)  # they read while it was written
+
+
+def test_reading_writes_nothing(tmp_path: Path):
     path = put(tmp_path / "t", "bf16_tuned_gemm.csv", csv(BF16, *[bf16(m, 9.0) for m in range(16, 2000, 16)]))
     before = {p: p.stat().st_mtime_ns for p in path.parent.iterdir()}
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    running = [
-        subprocess.Popen([sys.executable, "-c", READER, str(path)], env=environ, stdout=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    assert [process.communicate(timeout=100)[0] for process in running] == ["124\n"] * 4
+    for _ in range(3):
+        load(path)
     assert {p: p.stat().st_mtime_ns for p in path.parent.iterdir()} == before
 
 

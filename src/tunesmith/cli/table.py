@@ -188,12 +188,13 @@ def import_(
 @app.command()
 def export(
     file: Annotated[Path, typer.Argument(help="One of our tables.")],
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="sglang-moe or vllm-moe.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="sglang-moe, vllm-moe, sglang-gemm or vllm-gemm.")],
     layer: Annotated[
         str,
         typer.Option(
             metavar="experts=…,…",
-            help="The layer's logical shape: experts, intermediate, tp, dtype, block_n, block_k, per_channel.",
+            help="The layer's logical shape: experts, intermediate, tp, dtype, block_n, block_k, per_channel; of a "
+            "GEMM n, k, dtype, block_n, block_k.",
         ),
     ],
     device: Annotated[str, typer.Option(metavar="NAME", help="The device, as its driver reports it.")],
@@ -209,16 +210,21 @@ def export(
     from tunesmith.tables import convert
     from tunesmith.tables.native import NativeTable
 
-    if to not in ("sglang-moe", "vllm-moe"):
-        raise BadInput(f"to={to!r}; good ones: sglang-moe, vllm-moe")
+    if to not in convert.TARGETS:
+        raise BadInput(f"to={to!r}; good ones: {', '.join(convert.TARGETS)}")
+    gemm = _gemm(layer) if to.endswith("gemm") else None
+    if gemm is not None and down:
+        raise BadInput("--down is of fused-MoE tables; a GEMM has no down projection")
     table = NativeTable.read(file)
     fields = dict(Problem.parse(where)) if where else {}
     rows = convert.rows_by_size(table, size, fields, _pairs(rename))
     made = {"from": file.name, "kernel": table.kernel, "fingerprint": table.fingerprint, **table.soft}
     engine = "sglang" if to.startswith("sglang") else "vllm"
-    _write_exported(
-        convert.export_moe(engine, _layer(layer), device, rows, triton=triton, down=down, provenance=made), output
-    )
+    if gemm is None:
+        exported = convert.export_moe(engine, _layer(layer), device, rows, triton=triton, down=down, provenance=made)
+    else:
+        exported = convert.export_gemm(engine, device=device, rows=rows, triton=triton, provenance=made, **gemm)
+    _write_exported(exported, output)
     return GOOD
 
 
@@ -251,6 +257,20 @@ def _layer(text: str) -> Any:
     except TypeError:
         good = "experts, intermediate, tp, dtype, block_n, block_k, per_channel, hidden"
         raise BadInput(f"a layer of {', '.join(fields)}; needed: experts, intermediate; known: {good}") from None
+
+
+def _gemm(text: str) -> dict[str, Any]:
+    """What `export_gemm` asks of a GEMM: its weight is n × k, quantised in blocks."""
+    from tunesmith.core.problem import Problem
+
+    fields = dict(Problem.parse(text))
+    n, k = fields.pop("block_n", 128), fields.pop("block_k", 128)
+    known = {name: fields.pop(name) for name in ("n", "k", "dtype") if name in fields}
+    sizes = (known.get("n"), known.get("k"), n, k)
+    if fields or not all(isinstance(size, int) for size in sizes):
+        said = ", ".join(fields) or text
+        raise BadInput(f"a GEMM of {said}; needed: n, k; known: n, k, dtype, block_n, block_k")
+    return {**known, "block": (n, k)}
 
 
 def _write_exported(exported: Exported, folder: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from tunesmith.cli.into_table import IntoTable
 from tunesmith.cli.output import GOOD, INTERRUPTED, NO, USAGE, AsJson, answers_only, note, print_json
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, rows_of_others, wanted
 from tunesmith.cli.target import TargetArgument, find_target
@@ -50,6 +52,13 @@ FixOption: TypeAlias = Annotated[
 RetryOption: TypeAlias = Annotated[
     bool, typer.Option("--retry", help="Try problems of a file again of which nothing worked the last time.")
 ]
+TableOption: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--table", metavar="OUT.json",
+        help="Write what is found into a table, beside the rows that are there; one is replaced by what is faster.",
+    ),
+]  # fmt: skip
 
 
 def tune(
@@ -62,6 +71,7 @@ def tune(
     fix: FixOption = [],  # noqa: B006  typer copies it
     retry: RetryOption = False,
     isolate: IsolateOption = None,
+    table: TableOption = None,
     json: AsJson = False,
 ) -> None:
     """Find the fastest configuration of a kernel, and store it with every trial.
@@ -77,8 +87,11 @@ def tune(
         if todo.others:
             note(f"skipped {rows_of_others(todo.others)}")
         by_hand = len(todo.problems) if retry else todo.typed
-        session = _Session(kernel, todo.problems, budget, launches, strategy, by_hand, isolate, quiet=json)
+        into = None if table is None else IntoTable.at(table)
+        session = _Session(kernel, todo.problems, budget, launches, strategy, by_hand, isolate, json, into)
         code = session.run()
+        if into is not None:
+            into.write()
     if json:
         print_json("tune", session.data())
     raise typer.Exit(code)
@@ -181,6 +194,7 @@ class _Session:
     by_hand: int
     isolate: bool | None
     quiet: bool
+    into: IntoTable | None
     results: list[_Result] = field(default_factory=list[_Result])
     interrupted: dict[str, Any] | None = None
 
@@ -240,19 +254,23 @@ class _Session:
             if isinstance(event, Summary):
                 heard.append(event)
 
+        if self.into is not None:
+            self.into.admit(key)
         stored = default_store().choice(key)
         before = None if stored is None else stored.choice
+        isolate = isolated(self.kernel, self.isolate, arguments)
         try:
             with watched(listen):
                 summary = self.kernel.tune(
-                    budget_s=self.budget_s, launches=self.launches, strategy=self.strategy,
-                    isolate=isolated(self.kernel, self.isolate, arguments), **arguments,
-                )  # fmt: skip
+                    budget_s=self.budget_s, launches=self.launches, strategy=self.strategy, isolate=isolate, **arguments
+                )
         except (NoWorkingConfig, BudgetEnded, Busy) as error:
             if len(self.problems) == 1 and not isinstance(error, NoWorkingConfig):
                 raise
             progress.close()
             return _Result(problem, heard[-1] if heard else None, str(error), before=before)
+        if self.into is not None:
+            self.into.take(self.kernel, key, arguments, summary, before, isolate)
         return _Result(problem, summary, before=before)
 
     def _note(self, key: Key, result: _Result) -> None:
@@ -299,4 +317,7 @@ class _Session:
             }
             for r in self.results
         ]  # fmt: skip
-        return {"kernel": self.kernel.kernel.name, "interrupted": self.interrupted, "results": results}
+        table = None if self.into is None else self.into.data()
+        return {
+            "kernel": self.kernel.kernel.name, "interrupted": self.interrupted, "results": results, "table": table
+        }  # fmt: skip

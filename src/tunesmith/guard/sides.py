@@ -6,17 +6,18 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 from tunesmith import recording
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Measured, Recording, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, StoreError, TunesmithWarning
+from tunesmith.guard import others
 from tunesmith.guard.rule import Judgement, Limits, Pair, judge
 from tunesmith.measure.pick import pick
 from tunesmith.store import exchange
-from tunesmith.tables import NativeTable, native
+from tunesmith.tables import NativeTable, formats, native
 
 #: (kernel, Problem)
 Name: TypeAlias = "tuple[str, Problem]"
@@ -138,17 +139,20 @@ def _match(base: Mapping[str, Timed], new: Mapping[str, Timed]) -> tuple[Timed, 
 # --- reading -----------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> list[Timed]:
-    """What a recording, a store, an export of one, a table, or a folder of these says.
+def read(path: Path, called: str = "") -> list[Timed]:
+    """What a recording, a store, an export of one, a table of any format, or a folder of these says.
+
+    Args:
+        called: a kernel that its table does not name; of a folder's files, that is the file's name.
 
     Raises:
         BadInput: naming the file and what is wrong with it.
     """
     if path.is_dir():
-        files = [*sorted(path.glob("*.sqlite")), *sorted(path.glob("*.json")), *sorted(path.glob("*.json.gz"))]
-        rows = [row for file in files for row in read(file)]
+        files = [file for ending in ("sqlite", "json", "json.gz", "csv") for file in sorted(path.glob(f"*.{ending}"))]
+        rows = [row for file in files for row in read(file, file.name.partition(".")[0])]
         if not files:
-            raise BadInput(f"{path} has no recording, store or table in it (*.json, *.json.gz, *.sqlite)")
+            raise BadInput(f"{path} has no recording, store or table in it (*.json, *.json.gz, *.csv, *.sqlite)")
         return rows
     kind = kind_of(path)
     if kind in ("store", exchange.FORMAT):
@@ -157,27 +161,36 @@ def read(path: Path) -> list[Timed]:
         return list(_of_recording(recording.load(path)))
     if kind == native.FORMAT:
         return list(_of_table(NativeTable.read(path)))
-    raise BadInput(
-        f"{path} is of the format {kind or '(none)'}; good ones: a store, {exchange.FORMAT}, {recording.FORMAT}, "
-        f"{native.FORMAT}"
-    )
+    try:
+        found = list(others.fastest(path, called))
+    except formats.UnknownFormat:
+        raise BadInput(
+            f"{path} is of the format {kind or '(none)'}; good ones: a store, {exchange.FORMAT}, {recording.FORMAT}, "
+            f"{native.FORMAT}, a table of another engine or tuner with times"
+        ) from None
+    return [
+        Timed(kernel, problem, device, "", config, (seconds,), sampled=False)
+        for kernel, problem, device, config, seconds in found
+    ]
 
 
 def kind_of(path: Path) -> str:
-    """`store` for a store's file, else what stands in `format` of a JSON file; empty where nothing does.
+    """`store` for a store's file, else what stands in `format` of a JSON object; empty where nothing does, and of a
+    CSV file.
 
     Raises:
-        BadInput: for a file that can't be read, or is neither.
+        BadInput: for a file that can't be read, or is none of these.
     """
     try:
         with open(path, "rb") as file:
             if file.read(len(_SQLITE)) == _SQLITE:
                 return "store"
-        return str(recording.read_json(path).get("format", ""))
     except FileNotFoundError:
         raise BadInput(f"there is no file {str(path)!r}") from None
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}") from error
+    value: Any = None if path.suffix == ".csv" else recording.read_any_json(path)
+    return str(cast("dict[str, Any]", value).get("format", "")) if isinstance(value, dict) else ""
 
 
 def _of_store(path: Path) -> Iterator[Timed]:
@@ -227,7 +240,8 @@ def _of_recording(found: Recording) -> Iterator[Timed]:
 def _of_table(table: NativeTable) -> Iterator[Timed]:
     for problem, row in table.rows.items():
         seconds = () if row.median_s is None else (row.median_s,)
-        yield Timed(table.kernel, problem, table.device, table.protocol, row.config, seconds, sampled=False)
+        _, protocol, _ = table.of_row(row)
+        yield Timed(table.kernel, problem, table.device, protocol, row.config, seconds, sampled=False)
 
 
 def _seconds(trial: Trial) -> tuple[float, ...]:

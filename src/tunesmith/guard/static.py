@@ -19,6 +19,7 @@ from tunesmith.guard.sides import entries, kind_of
 from tunesmith.measure.failure import attempt
 from tunesmith.store import exchange
 from tunesmith.tables import NativeTable, native
+from tunesmith.tables import check as table_check
 
 if TYPE_CHECKING:
     from tunesmith.tuned import TunedKernel
@@ -71,19 +72,19 @@ def check(
     """
     by_name = {kernel.declared.name_for(kernel.kernel.name): kernel for kernel in kernels}
     found = [finding for name, kernel in by_name.items() for finding in _of_kernel(name, kernel, allow_search)]
-    checked = 0
+    checked, others = 0, list[Path]()
     for path in _files(files):
-        rows = _read(path, found)
+        rows = _read(path, found, others)
         checked += sum(row.kernel in by_name for row in rows)
         found += _of_rows(str(path), rows, by_name)
-    return found, checked
+    return [*found, *_of_others(others, [path for path in files if path.is_dir()])], checked
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
     """The paths, folders replaced by what may be a table or a store in them."""
     for path in paths:
         if path.is_dir():
-            yield from sorted(p for p in path.rglob("*") if p.name.endswith((".json", ".json.gz", ".sqlite")))
+            yield from sorted(p for p in path.rglob("*") if p.name.endswith((".json", ".json.gz", ".csv", ".sqlite")))
         else:
             yield path
 
@@ -103,16 +104,15 @@ def _of_kernel(name: str, kernel: TunedKernel, allow_search: bool) -> Iterator[F
 # --- files -------------------------------------------------------------------------------------------
 
 
-def _read(path: Path, found: list[Finding]) -> list[Stored]:
-    """The rows of a file; what is wrong with the file is added to what was found."""
+def _read(path: Path, found: list[Finding], others: list[Path]) -> list[Stored]:
+    """The rows of a file of ours; what is wrong with it is added to what was found, one of no format of ours to the
+    others."""
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always", TunesmithWarning)
         try:
-            kind = kind_of(path)
-            reader = READERS.get(kind)
+            reader = READERS.get(kind_of(path))
             if reader is None:
-                not_ours = f"its format is {kind or 'not named'}: `tunesmith table check` knows those of others"
-                found.append(Finding(str(path), f"not read: {not_ours}", fault=False))
+                others.append(path)
                 return []
             rows = reader(path)
         except BadInput as error:
@@ -124,6 +124,16 @@ def _read(path: Path, found: list[Finding]) -> list[Stored]:
     return rows
 
 
+def _of_others(files: Sequence[Path], folders: Sequence[Path]) -> Iterator[Finding]:
+    """What `tunesmith table check` finds in tables of other engines and tuners."""
+    report = table_check.check(files, among_others=True)
+    for one in [*report.findings, *(finding for folder in folders for finding in table_check.bad_folders(folder))]:
+        where = f"{one.path}:{one.line}" if one.line else str(one.path)
+        yield Finding(where, f"{one.message} [{one.code}]", fault=one.severity == "error")
+    for path, why in report.passed_over:
+        yield Finding(str(path), f"not read: {why}", fault=False)
+
+
 def _of_table(path: Path) -> list[Stored]:
     table = NativeTable.read(path)
     return [
@@ -132,7 +142,7 @@ def _of_table(path: Path) -> list[Stored]:
             Problem.parse(row.provenance.get("measured_at", problem.text)),
             table.device,
             row.config,
-            table.fingerprint,
+            table.of_row(row)[0],
             table.soft,
         )
         for problem, row in table.rows.items()

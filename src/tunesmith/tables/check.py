@@ -56,20 +56,23 @@ class Report:
         return sum(finding.severity == "error" for finding in self.findings)
 
 
-def check(paths: Iterable[Path], options: Options | None = None) -> Report:
+def check(paths: Iterable[Path], options: Options | None = None, *, among_others: bool = False) -> Report:
     """Read tables, files or whole folders, and say what is wrong with them.
 
+    Args:
+        among_others: a file that is given need not be a table, as one of a folder need not.
+
     Raises:
-        BadInput: for a path that is not there.
+        BadInput: for a path that is not there, and for a file that is no table.
     """
     options, report = options or Options(), Report()
     sheets: list[Sheet] = []
     for path in paths:
         if not path.exists():
             raise BadInput(f"there is no {str(path)!r}; give files or folders of tables")
-        report.findings += _folders(path) if path.is_dir() else []
+        report.findings += bad_folders(path) if path.is_dir() else []
         for file in formats.files(path):
-            sheet = _read(file, options, report, named=not path.is_dir())
+            sheet = _read(file, options, report, named=not (among_others or path.is_dir()))
             if sheet is not None:
                 sheets.append(sheet)
                 report.findings += of_sheet(sheet, options)
@@ -118,7 +121,7 @@ def of_sheet(sheet: Sheet, options: Options) -> list[Finding]:
     return found + check_json.of_sheet(sheet, options.device, options.upto)
 
 
-def _folders(root: Path) -> list[Finding]:
+def bad_folders(root: Path) -> list[Finding]:
     """Folders for a Triton version that end SGLang's reader."""
     return [
         Finding(folder, 0, "folder", "error", "SGLang's reader ends on a folder that is not triton_X_Y_Z in numbers")

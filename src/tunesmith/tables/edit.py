@@ -10,12 +10,12 @@ from typing import Any
 
 from filelock import FileLock
 
-from tunesmith.core.problem import FieldValue
+from tunesmith.core.problem import FieldValue, Problem
 from tunesmith.errors import BadInput, unknown
 from tunesmith.files import write_whole
-from tunesmith.tables import csvtext, formats, jsontext
+from tunesmith.tables import csvtext, formats, jsontext, native
 from tunesmith.tables.check_csv import unusable
-from tunesmith.tables.native import NativeTable
+from tunesmith.tables.native import Entry, NativeTable
 from tunesmith.tables.resolve import Prefer
 from tunesmith.tables.sheet import Cells, Document, Sheet
 
@@ -246,6 +246,8 @@ def write(path: Path, data: bytes) -> Path | None:
 def add(path: Path, table: NativeTable) -> NativeTable:
     """Add rows to a table of ours, one process after the other; of a Problem that is there already the new row counts.
 
+    Rows that stay and were made for another source, or under other versions, say so in their provenance.
+
     Returns:
         What stands in the file now.
 
@@ -261,9 +263,22 @@ def add(path: Path, table: NativeTable) -> NativeTable:
             there = None  # `write` keeps it
         if there is not None and (there.kernel, there.device) != (table.kernel, table.device):
             raise BadInput(f"{path} is for {there.kernel} on {there.device}, not for {table.kernel} on {table.device}")
-        whole = table if there is None else replace(table, rows={**there.rows, **table.rows})
+        whole = table if there is None else replace(table, rows={**_as_made(there, table), **table.rows})
         write(path, whole.data())
     return whole
+
+
+def _as_made(there: NativeTable, now: NativeTable) -> dict[Problem, Entry]:
+    """The rows of a table whose head becomes another's: what they were made for goes with them."""
+    head = (now.fingerprint, now.protocol, native.spelled(now.soft))
+    rows: dict[Problem, Entry] = {}
+    for problem, entry in there.rows.items():
+        own = zip(native.OF_ROW, there.of_row(entry), head, strict=True)
+        plain = {name: text for name, text in entry.provenance.items() if name not in native.OF_ROW}
+        rows[problem] = replace(
+            entry, provenance={**plain, **{name: was for name, was, is_ in own if was and was != is_}}
+        )
+    return rows
 
 
 def _free(path: Path) -> Path:

@@ -22,6 +22,8 @@ FORMAT = "tunesmith-table/1"
 #: what a table cannot do without, and its type
 REQUIRED = {"format": str, "kernel": str, "device": str, "rows": dict}
 
+#: in a row's provenance, where it differs from the table's: a row that stayed when others were made anew
+FINGERPRINT, PROTOCOL, VERSIONS = OF_ROW = ("fingerprint", "protocol", "versions")
 
 #: Rows that were asked for and are kept ready: more than a server's shapes, a bound all the same.
 SERVED = 65_536
@@ -66,17 +68,28 @@ class NativeTable:
         entry = self.rows.get(key.problem)
         if entry is None:
             return None
-        row = Row(entry.config, f"table {self.path or '(in memory)'}", "", entry.median_s, self._note(key))
+        row = Row(entry.config, f"table {self.path or '(in memory)'}", "", entry.median_s, self._note(key, entry))
         if len(self._served) >= SERVED:
             self._served.clear()
         self._served[asked] = (key.soft, row)
         return row
 
-    def _note(self, key: Key) -> str:
+    def of_row(self, entry: Entry) -> tuple[str, str, str]:
+        """(source's fingerprint, protocol, versions) that a row was made for: its own where it has them."""
+        own = entry.provenance
+        usual = {FINGERPRINT: self.fingerprint, PROTOCOL: self.protocol, VERSIONS: spelled(self.soft)}
+        fingerprint, protocol, versions = (own.get(name, value) for name, value in usual.items())
+        return fingerprint, protocol, versions
+
+    def _note(self, key: Key, entry: Entry) -> str:
         notes: list[str] = []
-        if self.fingerprint and self.fingerprint != key.fingerprint:
-            notes.append(f"made for another source of {key.kernel} ({self.fingerprint}, now {key.fingerprint})")
-        stale = key.stale(self.soft) if self.soft else []
+        fingerprint, _, versions = self.of_row(entry)
+        if fingerprint and fingerprint != key.fingerprint:
+            notes.append(f"made for another source of {key.kernel} ({fingerprint}, now {key.fingerprint})")
+        own = VERSIONS in entry.provenance
+        stale = [] if own or not self.soft else key.stale(self.soft)
+        if own and versions != spelled(key.soft):
+            stale = [f"{spelled(key.soft)}; was {versions}"]
         if stale:
             notes.append(f"made under other versions ({'; '.join(stale)})")
         return "; ".join(notes)
@@ -125,6 +138,11 @@ class NativeTable:
         lines = [f'  "{name}": {_spell(value)},' for name, value in head.items() if value or name in REQUIRED]
         rows = [f"    {_spell(p.text)}: {_spell(_entry_data(e))}" for p, e in sorted(self.rows.items(), key=_by_text)]
         return "\n".join(["{", *lines, '  "rows": {', ",\n".join(rows), "  }", "}", ""]).encode()
+
+
+def spelled(soft: Mapping[str, str]) -> str:
+    """Versions as one text: `python 3.11, triton 3.6.0`."""
+    return ", ".join(f"{name} {version}" for name, version in sorted(soft.items()))
 
 
 def _by_text(row: tuple[Problem, Entry]) -> str:
@@ -192,7 +210,9 @@ def _table_of(head: Mapping[str, Any], rows: Mapping[Problem, Entry], path: Path
 # --- from a store -----------------------------------------------------------------------------------
 
 
-class _StoredChoice(Protocol):
+class StoredChoice(Protocol):
+    """A Choice as a store keeps it."""
+
     @property
     def choice(self) -> Choice: ...
     @property
@@ -205,7 +225,7 @@ class Source(Protocol):
     """What a table is made from: a `Store`."""
 
     def keys(self, kernel: str | None = None) -> Sequence[Key]: ...
-    def choice(self, key: Key) -> _StoredChoice | None: ...
+    def choice(self, key: Key) -> StoredChoice | None: ...
 
 
 def from_store(store: Source, kernel: str, device: str) -> NativeTable:
@@ -228,8 +248,13 @@ def from_store(store: Source, kernel: str, device: str) -> NativeTable:
     rows: dict[Problem, Entry] = {}
     for key, stored in here:
         if (key.fingerprint, key.environment, key.protocol) == (last.fingerprint, last.environment, last.protocol):
-            provenance = {"at": stored.at}
-            if stored.choice.measured_at is not None:
-                provenance["measured_at"] = stored.choice.measured_at.text
-            rows[key.problem] = Entry(stored.choice.config, stored.choice.median_s, provenance)
+            rows[key.problem] = entry_of_choice(stored)
     return NativeTable(kernel, device, rows, last.fingerprint, last.protocol, dict(newest.soft))
+
+
+def entry_of_choice(stored: StoredChoice) -> Entry:
+    """The row of a stored Choice: when it was found, and for which size where it serves a bucket."""
+    provenance = {"at": stored.at}
+    if stored.choice.measured_at is not None:
+        provenance["measured_at"] = stored.choice.measured_at.text
+    return Entry(stored.choice.config, stored.choice.median_s, provenance)
