@@ -6,7 +6,10 @@ where the library is allowed to, as it is then.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 from tunesmith.core.config import Config
@@ -22,9 +25,6 @@ FACTOR = 8.0
 ULPS = 4.0
 #: distance from 1 to the next number; integers have to be equal
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-#: So many blocks of a result's size are left with NaN in them, in which an allocator may place the next: an old result
-#: in one of them would stand in for what a candidate does not write.
-POISONED, _POISON_BYTES = 32, 1 << 26
 #: Elements compared at once: half a gigabyte in float64, with what is computed of them.
 _AT_ONCE = 1 << 24
 
@@ -51,7 +51,6 @@ class Checked:
         self._reference, self._library, self._arguments = reference, library, arguments
         self._exact: list[Any] | None = None
         self._allowed: list[float] = []
-        self._like: list[tuple[Any, Any]] = []  # dtype and shape of each result
 
     def launch_of(self, executable: Executable) -> Callable[..., Any]:
         launch, seen = executable.launch, False
@@ -61,7 +60,8 @@ class Checked:
             if seen:
                 return launch(*args)
             self._prepare()
-            result = launch(*args)
+            with _fresh_memory_is_nan():
+                result = launch(*args)
             self._check(result)
             seen = True
             return result
@@ -78,21 +78,16 @@ class Checked:
         pass
 
     def _prepare(self) -> None:
-        """See to the reference's result, and leave NaN where the next result is likely to be allocated."""
-        if self._exact is None:
-            exact = _arrays(self._reference(**self._arguments))
-            theirs = _arrays(self._library(*self._arguments.values()))
-            self._allowed = [
-                max(FACTOR * error(mine, right), ULPS * EPS.get(dtype_name(mine), 0.0))
-                for mine, right in zip(theirs, exact, strict=True)
-            ]
-            self._like = [(mine.dtype, mine.shape) for mine in theirs if dtype_name(mine) in EPS]
-            self._exact = exact
-        for right, (dtype, shape) in zip(self._exact, self._like, strict=False):
-            if hasattr(right, "new_full"):  # torch's, whose allocator hands out again what is freed here
-                copies = max(1, min(POISONED, _POISON_BYTES // max(1, right.nbytes)))
-                held = [right.new_full(shape, float("nan"), dtype=dtype) for _ in range(copies)]
-                del held
+        """See to the reference's result, and to how far the library's is off."""
+        if self._exact is not None:
+            return
+        exact = _arrays(self._reference(**self._arguments))
+        theirs = _arrays(self._library(*self._arguments.values()))
+        self._allowed = [
+            max(FACTOR * error(mine, right), ULPS * EPS.get(dtype_name(mine), 0.0))
+            for mine, right in zip(theirs, exact, strict=True)
+        ]
+        self._exact = exact
 
     def _check(self, result: Any) -> None:
         exact, found = cast("list[Any]", self._exact), _arrays(result)
@@ -106,6 +101,27 @@ class Checked:
                 raise WrongResult(
                     f"off by {off:.1e} of a row's mean; by the library's own error {allowed:.1e} is allowed"
                 )
+
+
+@contextmanager
+def _fresh_memory_is_nan() -> Generator[None]:
+    """Within this scope what torch allocates holds NaN: an old result in reused memory can't stand in for what a
+    candidate does not write. Of the process, for one launch."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    settings, filling = torch.utils.deterministic, torch.utils.deterministic.fill_uninitialized_memory
+    asked, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that an operation has no deterministic form: none was asked for
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        settings.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            settings.fill_uninitialized_memory = filling
+            torch.use_deterministic_algorithms(asked, warn_only=warns)
 
 
 def error(result: Any, exact: Any) -> float:
