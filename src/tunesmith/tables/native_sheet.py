@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from tunesmith.errors import BadInput
 from tunesmith.tables import jsontext
 from tunesmith.tables.jsontext import Document, Members
 from tunesmith.tables.native import FORMAT
-from tunesmith.tables.sheet import Cells, Finding, Sheet
+from tunesmith.tables.sheet import Cells, Finding, Sheet, microseconds
 
 
 def matches(value: Any) -> bool:
@@ -34,7 +33,7 @@ def read(path: Path, document: Document) -> Sheet:
         try:
             problem = Problem.parse(text)
             config = Config(jsontext.plain(entry)["config"])
-        except (BadInput, TypeError, KeyError) as error:
+        except (BadInput, TypeError, KeyError, RecursionError) as error:
             faults.append(Finding(path, line, "value", "error", f"{text}: {error}; the row is left out"))
             continue
         if problem in seen:
@@ -42,7 +41,6 @@ def read(path: Path, document: Document) -> Sheet:
             faults.append(Finding(path, line, "duplicate", "error", said))
             continue
         seen[problem] = line
-        seconds = entry.get("median_s")
-        us = seconds * 1e6 if isinstance(seconds, (int, float)) and math.isfinite(seconds) else None
+        us = microseconds(entry.get("median_s"), 1e6)
         rows.append(Cells(dict(problem), dict(config), line, (*place, "config"), us))
     return Sheet("native", path, document, tuple(rows), (), None, None, about, tuple(faults))

@@ -24,7 +24,7 @@ _LORA = re.compile(
     r"(?P<device>.+?)_(?P<op>(?:FUSED_MOE_LORA_\w+_)?(?:SHRINK|EXPAND))(?:_(?P<add>TRUE|FALSE))?\.json\Z"
 )
 LORA_LEVELS = ("max_loras", "num_slices", "m", "k", "n", "i")
-_GEMV_KEY = re.compile(r"(gfx\w+):(\d+):(\d+):(\d+)\Z")
+_GEMV_KEY = re.compile(r"(gfx\w+):([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})\Z")
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,20 @@ class Cells:
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+def microseconds(time: Any, per_unit: float) -> float | None:
+    """A table's time in microseconds; `None` for what is no number, or one too large to be a time.
+
+    Args:
+        per_unit: how many microseconds one of its units is.
+    """
+    if isinstance(time, bool) or not isinstance(time, (int, float)):
+        return None
+    try:
+        return float(time) * per_unit
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """The row that serves a look-up, and how each of its fields was met."""
