@@ -227,7 +227,7 @@ def native(
     rows: dict[Problem, Entry] = {}
     left: list[str] = []
     for sheet in sheets:
-        if sheet.name is not None and devices.match(device.name, [sheet.name.device]).name is None:
+        if sheet.name is not None and devices.of_table(device.name, sheet.format, sheet.name.device).name is None:
             raise BadInput(f"{sheet.path} is for {sheet.name.device!r}, not for {device.name}")
         fixed = {
             name: value

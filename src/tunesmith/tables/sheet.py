@@ -121,8 +121,9 @@ class Sheet:
         return self.levels[-1][1] if self.levels else None
 
     def with_rule(self, rule: Rule) -> Sheet:
-        """The same, looked up by another rule: its own limit of distance, or a stock reader's rule by name."""
-        levels = tuple((name, rule if usual.kind == rule.kind else usual) for name, usual in self.levels)
+        """The same, looked up by another rule. Of several sizes those that must be met exactly still must be."""
+        one = len(self.levels) == 1
+        levels = tuple((name, rule if one or usual.kind != "exact" else usual) for name, usual in self.levels)
         return replace(self, levels=levels)
 
     @cached_property
@@ -180,10 +181,21 @@ class Sheet:
         """Something wrong in this table."""
         return Finding(self.path, line, code, severity, message)
 
-    def _indexes_for(self, fields: Mapping[str, FieldValue]) -> Iterable[_Index]:
+    @cached_property
+    def _by_names(self) -> dict[tuple[str, ...], dict[tuple[object, ...], tuple[tuple[str, FieldValue], ...]]]:
+        """The groups by the names of their fields, which nearly always are the same, then by their values."""
+        found: dict[tuple[str, ...], dict[tuple[object, ...], tuple[tuple[str, FieldValue], ...]]] = {}
         for group in self._groups:
-            if all(name in fields and _alike(fields[name], value) for name, value in group):
-                yield self._index(group)
+            of_these = found.setdefault(tuple(name for name, _ in group), {})
+            of_these[tuple(_distinct(value) for _, value in group)] = group
+        return found
+
+    def _indexes_for(self, fields: Mapping[str, FieldValue]) -> Iterable[_Index]:
+        for names, groups in self._by_names.items():
+            if all(name in fields for name in names):
+                group = groups.get(tuple(_distinct(fields[name]) for name in names))
+                if group is not None:
+                    yield self._index(group)
 
     def _index(self, group: tuple[tuple[str, FieldValue], ...]) -> _Index:
         found = self._indexes.get(group)
@@ -197,8 +209,9 @@ class Sheet:
         return value if isinstance(value, int) else 0
 
 
-def _alike(one: FieldValue, other: FieldValue) -> bool:
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+def _distinct(value: FieldValue) -> object:
+    """A value that is equal to those alike: `True` is not 1."""
+    return (value,) if isinstance(value, bool) else value
 
 
 class _Index:
