@@ -146,7 +146,7 @@ SPLICES = [
 ]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     name=st.sampled_from(sorted(SEEDS)),
     cuts=st.lists(
@@ -177,7 +177,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from([name for name in sorted(SEEDS) if name.endswith(".json")]), data=st.data())
 def test_values_of_other_types(tmp_path: Path, name: str, data: st.DataObject):
     def mutated(value: object) -> object:

@@ -161,8 +161,8 @@ def _values(config: Mapping[str, Any]) -> list[tuple[str, str]]:
     for knob, value in config.items():
         if not (knob.startswith("BLOCK_SIZE_") or knob == "num_warps"):
             continue
-        if type(value) is not int or value < 1 or value & (value - 1):
-            found.append(("value", f"{knob}={value!r} is no power of two"))
+        if type(value) is not int or not 1 <= value <= resources.MOST_KNOB or value & (value - 1):
+            found.append(("value", f"{knob}={repr(value)[:40]} is no power of two (below 2^30)"))
     return found
 
 
