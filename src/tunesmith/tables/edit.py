@@ -274,7 +274,7 @@ def write(path: Path, data: bytes) -> Path | None:
         OSError: when it cannot be written.
     """
     kept: Path | None = None
-    if path.exists():
+    if path.is_file():
         old = path.read_bytes()
         try:
             whole = not any(fault.severity == "error" for fault in formats.parse(path, old).faults)
