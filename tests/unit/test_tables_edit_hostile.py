@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from table_files import BF16, KNOBS, bf16, csv, ladder
+from table_files import BF16, KNOBS, bf16, csv, ladder, put
 
 from tunesmith import known_device
 from tunesmith.core.config import Config
@@ -126,3 +126,23 @@ def test_a_device_that_no_file_can_be_named_after(device: str):
         names.of_layer("sglang", names.Layer(8, 8), device)
     with pytest.raises(BadInput, match="device"):
         names.of_gemm("sglang", 8, 8, device, "fp8_w8a8", (128, 128))
+
+
+def test_no_key_is_exported_that_ends_a_reader():
+    rows = {Problem({"M": m}): Entry(Config(a=1)) for m in (True, 64, 0)}
+    table = NativeTable("k", H200.identity, rows)
+    assert list(convert.rows_by_size(table, "M", {}, {})) == [64, 0]
+    with pytest.raises(BadInput, match="a row is for 0 tokens"):
+        convert.export_moe("sglang", names.Layer(8, 8), "NVIDIA H200", {64: {}, 0: {}}, triton="3.6.0")
+
+
+def test_a_value_that_no_call_can_use_is_found(tmp_path: Path):
+    path = put(tmp_path, MOE, ladder({1: {**KNOBS, "x": float("nan")}, 512: {**KNOBS, "y": {"z": 1}}, 1024: KNOBS}))
+    found = [finding for finding in check.check([path]).findings if finding.code == "value"]
+    assert [(finding.line, "no call can use it" in finding.message) for finding in found] == [(2, True), (11, True)]
+
+
+def test_a_truth_value_is_no_size():
+    table = sheet(ladder({1: KNOBS}))
+    assert table.find({"M": 1}) is not None
+    assert table.find({"M": True}) is None

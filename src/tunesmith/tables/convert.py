@@ -89,6 +89,8 @@ def _exported(
 ) -> Exported:  # fmt: skip
     if not rows:
         raise BadInput("a table without rows would be found, and serve nothing: not written")
+    if min(rows) < 1:
+        raise BadInput(f"a row is for {min(rows)} tokens: no call has so few, and readers take keys of digits alone")
     if format.startswith("sglang") and block and all(block):
         for size, knobs in rows.items():
             tile = knobs.get("BLOCK_SIZE_K", block[1])
@@ -145,7 +147,7 @@ def rows_by_size(
     found: dict[int, Mapping[str, Any]] = {}
     for problem, entry in table.rows.items():
         value = problem.get(size)
-        if not isinstance(value, int) or any(problem.get(name) != wanted for name, wanted in fields.items()):
+        if type(value) is not int or any(problem.get(name) != wanted for name, wanted in fields.items()):
             continue
         if value in found:
             raise BadInput(f"several rows are of {size}={value}: say which, with further fields of {problem}")

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
@@ -25,6 +25,8 @@ from tunesmith.tables.versions import Fallback
 SERVED = 65_536
 #: (number, table, note, fields to look up by)
 _Candidate: TypeAlias = "tuple[int, Sheet, str, Mapping[str, FieldValue]]"
+#: names of sizes → their values → (rank, number, table, note)
+_BySizes: TypeAlias = "dict[tuple[str, ...], dict[tuple[object, ...], list[tuple[int, int, Sheet, str]]]]"
 
 
 def load(
@@ -186,7 +188,7 @@ class SheetTables:
         self._kernel, self._size, self._given, self._rename, self._note = kernel, size, given, rename, note
         self._served: dict[tuple[Problem, str, str], Row | None] = {}
         self._configs: dict[tuple[int, int], Config | None] = {}
-        self._for_device: dict[str, list[tuple[int, Sheet, str]]] = {}
+        self._for_device: dict[str, _BySizes] = {}
         self._kinds: dict[int, str] = {}
         self._warned: set[frozenset[str]] = set()
 
@@ -250,7 +252,7 @@ class SheetTables:
 
     def _bound(self, sheet: Sheet, fields: Mapping[str, FieldValue]) -> aiter_triton.Bound:
         size = fields.get(self._size)
-        if not isinstance(size, int):
+        if type(size) is not int:
             return aiter_triton.Bound(0, None, f"no row: {self._size} is not given")
         return aiter_triton.find(sheet, size)
 
@@ -272,48 +274,51 @@ class SheetTables:
     def _candidates(self, exact: Problem, device: Device) -> Iterable[_Candidate]:
         """(number, table, note, fields to look up by) of the tables that could serve a Problem."""
         problem: dict[str, FieldValue] = {**exact, **self._given, "gfx": device.arch, "cu_num": device.units}
-        for i, sheet, note in self._of(device):
-            if not self._fits(sheet, problem):
-                continue
+        found: list[tuple[int, int, Sheet, str]] = []
+        for sizes, by_value in self._of(device).items():
+            if all(name in problem for name in sizes):
+                found += by_value.get(tuple(problem[name] for name in sizes), ())
+        for _, i, sheet, note in sorted(found, key=lambda one: one[0]):
             fields = dict(problem)
             if sheet.levels and self._size in problem:
                 fields.setdefault(sheet.levels[-1][0], problem[self._size])
             yield i, sheet, note, fields
 
-    def _fits(self, sheet: Sheet, problem: Mapping[str, FieldValue]) -> bool:
-        """Whether a table is for the sizes of a Problem, and for what was given."""
-        about: dict[str, Any] = dict(sheet.name.fields) if sheet.name is not None else {}
-        if sheet.format == "aiter-triton":
-            about = {name: sheet.about[name] for name in ("N", "K") if name in sheet.about}
-            if sheet.about.get("arch", problem["gfx"]) != problem["gfx"]:
-                return False
-        if any(problem.get(name) != value for name, value in about.items() if name in names.SIZES):
-            return False
+    def _of(self, device: Device) -> _BySizes:
+        """The tables for a device and for what was given, those of just its name first, by the sizes they are for."""
+        if device.identity not in self._for_device:
+            fitting = ((i, sheet, self._note_for(sheet, device)) for i, sheet in enumerate(self.sheets))
+            found = [(i, sheet, note) for i, sheet, note in fitting if note is not None]
+            # of aiter's, those for one size before those for all
+            found.sort(key=lambda one: (bool(one[2]), one[1].about.get("tuned") is False))
+            index: _BySizes = {}
+            for rank, (i, sheet, note) in enumerate(found):
+                sizes = which.sizes(sheet)
+                by_value = index.setdefault(tuple(sizes), {})
+                by_value.setdefault(tuple(sizes.values()), []).append((rank, i, sheet, note))
+            self._for_device[device.identity] = index
+        return self._for_device[device.identity]
+
+    def _note_for(self, sheet: Sheet, device: Device) -> str | None:
+        """What to know of a table on a device; `None` where it is not for it, or not for what was given."""
         says = which.says(sheet)
         asked = {name: value for name, value in self._given.items() if name not in names.SIZES}
         if sheet.name is None:
-            return all(which.plain(value) == says[name] for name, value in asked.items() if name in says)
-        if sheet.name.down and self.root.is_dir():
-            asked.setdefault("down", False)
-        known = which.KINDS | says.keys()
-        return all(which.plain(value) == says.get(name, "") for name, value in asked.items() if name in known)
-
-    def _of(self, device: Device) -> list[tuple[int, Sheet, str]]:
-        """The tables of a device, those of just its name first."""
-        if device.identity not in self._for_device:
-            found: list[tuple[int, Sheet, str]] = []
-            for i, sheet in enumerate(self.sheets):
-                if sheet.name is None:
-                    if sheet.format != "native" or sheet.about.get("device") == device.identity:
-                        found.append((i, sheet, ""))
-                    continue
-                match = devices.of_table(device.name, sheet.format, sheet.name.device)
-                if match.name is not None:
-                    found.append((i, sheet, match.note))
-            # of aiter's, those for one size before those for all
-            found.sort(key=lambda one: (bool(one[2]), one[1].about.get("tuned") is False))
-            self._for_device[device.identity] = found
-        return self._for_device[device.identity]
+            known: Iterable[str] = says
+            if sheet.format == "native" and sheet.about.get("device") != device.identity:
+                return None
+            if sheet.format == "aiter-triton" and sheet.about.get("arch", device.arch) != device.arch:
+                return None
+        else:
+            known = which.KINDS | says.keys()
+            if sheet.name.down and self.root.is_dir():
+                asked.setdefault("down", False)
+        if any(which.plain(value) != says.get(name, "") for name, value in asked.items() if name in known):
+            return None
+        if sheet.name is None:
+            return ""
+        match = devices.of_table(device.name, sheet.format, sheet.name.device)
+        return None if match.name is None else match.note
 
     def _config(self, i: int, sheet: Sheet, row: Cells) -> Config | None:
         """The row's Config; of one that makes no sense a warning, once."""

@@ -193,10 +193,10 @@ def _lora_rows(
         yield rows, faults
         return
     yield [], faults
+    inner = {step: below for step, _, below in value.steps()} if rows else {}
     for row in rows:
         assert isinstance(row.place, tuple)
-        inner = {step: v for step, _, v in value.steps()}[row.place[-1]]
-        yield from _lora_rows(path, document, row.place, inner, dict(row.key))
+        yield from _lora_rows(path, document, row.place, inner[row.place[-1]], dict(row.key))
 
 
 FORMATS = (

@@ -226,7 +226,7 @@ class _Index:
         below: dict[int, list[Cells]] = {}
         for row in rows:
             size = row.key.get(self.field)
-            if isinstance(size, int):
+            if type(size) is int:
                 below.setdefault(size, []).append(row)
         self.below = below
         self.inner: dict[int, _Index] = {}
@@ -236,7 +236,7 @@ class _Index:
         if not self.levels:
             return None if self.row is None else Found(self.row, {})
         size = fields.get(self.field)
-        if not isinstance(size, int):
+        if type(size) is not int:
             return None
         hit = self.ladder.find(size)
         if hit is None:
@@ -248,7 +248,7 @@ class _Index:
         if not self.levels:
             return ""
         size = fields.get(self.field)
-        if not isinstance(size, int):
+        if type(size) is not int:
             return f"no row: {self.field} is not given"
         explained = self.ladder.explain(size)
         said = str(explained).replace("M=", f"{self.field}=", 1)

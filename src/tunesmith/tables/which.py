@@ -23,6 +23,15 @@ def plain(value: object) -> str:
     return str(list(cast("Iterable[object]", value)) if isinstance(value, (list, tuple)) else value).replace(" ", "")
 
 
+def sizes(sheet: Sheet) -> dict[str, object]:
+    """The sizes that a table as a whole is for."""
+    if sheet.format == "aiter-triton":
+        return {name: sheet.about[name] for name in ("N", "K") if name in sheet.about}
+    if sheet.name is None:
+        return {}
+    return {name: sheet.name.fields[name] for name in sorted(names.SIZES & sheet.name.fields.keys())}
+
+
 def says(sheet: Sheet) -> dict[str, str]:
     """What a table is for beside sizes and device."""
     if sheet.format == "aiter-triton":
