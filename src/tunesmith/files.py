@@ -10,9 +10,16 @@ from pathlib import Path
 def write_whole(path: Path, data: bytes) -> None:
     """Put `data` at `path`: a reader, a crash or a full disk sees the old file or the new one, never a part.
 
+    A link stays one: what it leads to is replaced. A device or a pipe (`/dev/stdout`) is written to, not replaced.
+
     Raises:
         OSError: when the folder is missing or not writable, or the disk is full; what was there is untouched.
     """
+    if path.parts[:2] == ("/", "dev") or _is_device(path):
+        with open(path, "ab") as file:
+            file.write(data)
+        return
+    path = Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         with open(temporary, "xb") as file:  # not mkstemp: the file gets the permissions a user's umask asks for
@@ -23,3 +30,8 @@ def write_whole(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _is_device(path: Path) -> bool:
+    """Whether there is something that can be written to and is no file."""
+    return path.exists() and not path.is_file() and not path.is_dir()

@@ -6,6 +6,7 @@ may have been at fault; so these are noted apart, a line of JSON each, in `journ
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -65,10 +66,13 @@ class Journal:
 
     def _append(self, said: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        line = json.dumps(said, sort_keys=True) + "\n"
+        # the end of the line before, as its writer may have been killed within it: this one begins anew
+        line = ("\n" + json.dumps(said, sort_keys=True) + "\n").encode()
         handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            os.write(handle, line.encode())  # one write: it is there whole, or its reader skips it
+            written = os.write(handle, line)  # one write: it is there whole, or its reader skips it
+            if written < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         finally:
             os.close(handle)
 
@@ -83,7 +87,7 @@ class Journal:
                 said = json.loads(line)
                 digest, reason = str(said["key"]), said.get("reason")
                 failure = Failure(str(reason), str(said["at"]), dict(said["soft"]))
-            except (ValueError, TypeError, LookupError, AttributeError):
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
                 continue  # torn: its writer was killed
             if reason is None:
                 found.pop(digest, None)

@@ -14,6 +14,10 @@ from tunesmith.files import write_whole
 
 #: columns that are about a row and not part of its Problem
 KERNEL, COUNT = "kernel", "count"
+#: before the name of a field that is called as one of these columns: no field's name can hold it
+FIELD = "="
+#: digits of the largest count that is believed
+LONGEST_COUNT = 18
 #: one row's cells by column, those that say nothing left out
 _Row: TypeAlias = "dict[str, str]"
 
@@ -35,7 +39,7 @@ def add(path: Path, counts: Mapping[tuple[str, Problem], int], wait_s: float) ->
             comments, header, rows = _read(path)
             found = {_identity(row): row for row in rows}
             for (kernel, problem), count in counts.items():
-                cells = {KERNEL: kernel, **{name: _cell(name, problem) for name in problem}}
+                cells = {KERNEL: kernel, **{column_of(name): _cell(name, problem) for name in problem}}
                 row = found.setdefault(_identity(cells), cells)
                 row[COUNT] = str(int(row.get(COUNT) or 0) + count)
             columns = dict.fromkeys([*header, KERNEL, COUNT, *(name for row in found.values() for name in row)])
@@ -44,6 +48,11 @@ def add(path: Path, counts: Mapping[tuple[str, Problem], int], wait_s: float) ->
         raise OSError(f"its lock was held by others for more than {wait_s:g} s") from None
     except NotImplementedError as error:  # filelock, of a file system that knows no locks
         raise OSError(str(error)) from None
+
+
+def column_of(field: str) -> str:
+    """The column of a Problem's field."""
+    return FIELD + field if field in (KERNEL, COUNT) else field
 
 
 def _identity(row: _Row) -> frozenset[tuple[str, str]]:
@@ -65,8 +74,11 @@ def _spelled(comments: Sequence[str], columns: Sequence[str], rows: Iterable[_Ro
 
 def _read(path: Path) -> tuple[list[str], list[str], list[_Row]]:
     """(comments, header, rows) of the file that is there; nothing of one that is not, or is empty."""
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path} is no file: a list of problems is read before it is added to")
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        # no other ends of lines: U+2028 and such may stand in a cell
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         return [], [], []
     except UnicodeDecodeError as error:
@@ -86,6 +98,7 @@ def _read(path: Path) -> tuple[list[str], list[str], list[_Row]]:
     if KERNEL not in header or len(set(header)) < len(header) or any(len(row) != len(header) for row in rest):
         raise BadInput(f"{path} is no list of problems: needed is a header with {KERNEL!r}, and as many cells a line")
     rows = [{name: cell for name, cell in zip(header, row, strict=True) if cell} for row in rest]
-    if any(not row.get(COUNT, "0").isdecimal() for row in rows):
+    counts = [row.get(COUNT, "0") for row in rows]
+    if any(not count.isdecimal() or len(count) > LONGEST_COUNT for count in counts):
         raise BadInput(f"{path} is no list of problems: a {COUNT} is no number")
     return comments, header, rows

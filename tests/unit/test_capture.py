@@ -17,6 +17,7 @@ from tests.fakes import ScriptedClock, fresh_process
 import tunesmith
 from tunesmith import Config, Problem, Space, missed, untuned
 from tunesmith.cli import main
+from tunesmith.cli.problems import wanted
 from tunesmith.cli.target import find_target
 from tunesmith.errors import BadInput, LookupMiss, TunesmithWarning
 from tunesmith.options import Options, options
@@ -233,3 +234,62 @@ def test_a_row_of_another_problem_costs_no_frame_where_nothing_is_captured(monke
     assert missed.counted("captured", problem, problem, print, unknown=False) is print
     assert missed.counted("captured", problem, problem, print) is not print  # the default's calls are counted
     missed._counts.clear()
+
+
+def test_fields_may_be_called_as_the_lists_own_columns(tmp_path: Path):
+    path = tmp_path / "missed.csv"
+    problems = [Problem({"count": 8, "kernel": "a"}), Problem({"count": 4096, "kernel": "a"})]
+    for problem in [*problems, problems[0]]:
+        untuned.add(path, {("scale", problem): 2}, 1.0)
+    assert path.read_text() == "kernel,count,=count,=kernel\nscale,4,8,a\nscale,2,4096,a\n"
+
+    @tunesmith.autotune(
+        space=Space(block=[1, 2]), key=["count", "kernel"], dims=["count"], flags={"kernel": "b"}, clock=CLOCK,
+        version="1", make_inputs=lambda p: {"count": p["count"], "kernel": p["kernel"]},
+    )  # fmt: skip
+    def scale(count: int, kernel: str = "b", *, block: int) -> int:
+        return block
+
+    assert wanted(scale, [], [path]).problems == tuple(problems)
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\x85", "\x0c", ",", '"', "\n"])
+def test_any_text_in_a_cell_comes_back(tmp_path: Path, sign: str):
+    path = tmp_path / "missed.csv"
+    problem = Problem({"n": 1, "s": f"a{sign}b"})
+    for _ in range(2):
+        untuned.add(path, {("scale", problem): 1}, 1.0)
+    assert path.read_text(encoding="utf-8").count("scale,") == 1
+
+    @tunesmith.autotune(
+        space=Space(block=[1, 2]),
+        key=["n", "s"],
+        dims=["n"],
+        flags={"s": "b"},
+        clock=CLOCK,
+        version="1",
+        make_inputs=lambda p: {"n": p["n"], "s": p["s"]},
+    )
+    def scale(n: int, s: str = "b", *, block: int) -> int:
+        return block
+
+    assert wanted(scale, [], [path]).problems == (problem,)
+
+
+def test_what_is_no_list_raises_nothing_else(tmp_path: Path):
+    path = tmp_path / "missed.csv"
+    for data in (
+        f"kernel,count,M\nk,{'9' * 5000},1\n".encode(),
+        b"\xff\xfe",
+        b"M,N\n1,2\n",
+        b'kernel\n"',
+        b"a" * 200_000,
+    ):
+        path.write_bytes(data)
+        with pytest.raises(BadInput, match="is no list of problems"):
+            untuned.add(path, {("k", Problem({"M": 1})): 1}, 1.0)
+        assert path.read_bytes() == data
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(BadInput, match="is no file"):
+        untuned.add(path, {("k", Problem({"M": 1})): 1}, 1.0)

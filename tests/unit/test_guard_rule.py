@@ -265,3 +265,12 @@ def test_a_slower_clock_on_both_sides_changes_nothing(seed: int, n: int, factor:
 def test_limits_that_make_no_sense_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(BadInput, match="good values"):
         Limits(**bad)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_seconds_at_the_ends_of_what_can_be_written_are_judged(paired: bool):
+    small, large = [5e-324] * 5, [1.7e308] * 5
+    rows = judge({"up": Pair(small, large, paired), "down": Pair(large, small, paired)}, Limits()).rows
+    assert (rows["up"].verdict, rows["down"].verdict) == ("worse", "better")
+    single = judge({"one": Pair(small[:1], large[:1], spread=0.03)}, Limits()).rows
+    assert single["one"].verdict == "worse"

@@ -314,3 +314,22 @@ def test_a_fresh_choice_is_what_refresh_leaves(run: Run, target: str) -> None:
     assert fresh_choice(subject, default_store(), (), kernel._subjects.effort()) is None
     run("store", "refresh", target)
     assert fresh_choice(subject, default_store(), (), kernel._subjects.effort()) is not None
+
+
+def test_the_journal_goes_on_behind_a_torn_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(options().cache_dir, "torn")
+    key = Key("torn", "f", Problem.parse("n=1"), "cpu", "p")
+    journal.failed(key, "no")
+    with open(journal.path, "ab") as file:
+        file.write(b'{"key": "x", "rea')
+    journal.worked(key)
+    assert journal.failure(key) is None
+    journal.failed(key, "again")
+    with open(journal.path, "ab") as file:
+        file.write(b"[" * 100_000 + b"\n" + b"\xff\x00\n[]\n" + b'{"key": 1, "at": 1, "soft": [3]}\n')
+    found = journal.failure(key)
+    assert found is not None
+    assert found.reason == "again"
+    monkeypatch.setattr("os.write", lambda handle, data: len(data) // 2)  # a disk that is full halfway
+    with pytest.raises(OSError, match="No space left"):
+        journal.failed(key, "lost")

@@ -13,7 +13,7 @@ import typer
 
 from tunesmith.core.problem import Problem, read_value
 from tunesmith.errors import BadInput, ProblemError
-from tunesmith.untuned import COUNT, KERNEL
+from tunesmith.untuned import COUNT, FIELD, KERNEL
 
 if TYPE_CHECKING:
     from tunesmith.tuned import TunedKernel
@@ -126,7 +126,8 @@ def _add_row(kernel: TunedKernel, found: _File, header: Sequence[str], cells: Se
         found.others[whose] += 1
         return
     # An empty cell says nothing: a dtype or flag then has its usual value.
-    problem = kernel.problem(Problem({name: read_value(cell) for name, cell in row.items() if cell}))
+    fields = {name.removeprefix(FIELD): read_value(cell) for name, cell in row.items() if cell}
+    problem = kernel.problem(Problem(fields))
     found.problems[problem] += times
 
 
@@ -138,7 +139,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise BadInput(f"there is no file {str(path)!r}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} can't be read as a CSV file: {error}") from None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # U+2028 and such may stand in a cell
         if line.strip() and not line.lstrip().startswith("#"):
             try:
                 cells = next(csv.reader([line], strict=True))

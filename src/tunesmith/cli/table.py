@@ -99,7 +99,10 @@ def explain(
     sheet, problem = formats.read(file, format), Problem.parse(at)
     sheet = sheet if rule is None else sheet.with_rule(policy.rule(rule))
     if sheet.format == "aiter-triton":
-        bound = aiter_triton.find(sheet, int(str(problem.get("M", 0))))
+        size = problem.get("M")
+        if type(size) is not int:
+            raise BadInput(f"--at {at}: M is {'not given' if size is None else size}; good ones: --at M=64")
+        bound = aiter_triton.find(sheet, size)
         row, said = bound.row, str(bound)
     else:
         found = sheet.find(problem)

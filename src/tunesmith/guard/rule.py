@@ -160,7 +160,7 @@ def _compare(
     estimate: _Estimate, fastest: float | None, drift: tuple[_Estimate, Drift] | None, limits: Limits, several: float
 ) -> Comparison:  # fmt: skip
     """One problem's verdict; `fastest` is the logarithm of the ratio of the fastest quarters."""
-    raw = math.exp(estimate.log)
+    raw = _exp(estimate.log)
     common = drift[0] if drift is not None else None
     if common is not None:
         error = math.hypot(estimate.error, common.error)
@@ -168,9 +168,9 @@ def _compare(
     else:
         relative = estimate
     half = relative.half(limits.confidence)
-    low, high = math.exp(relative.log - half), _exp(relative.log + half)
+    low, high = _exp(relative.log - half), _exp(relative.log + half)
     sure = relative.log - relative.half(several) > 0
-    row = Comparison("cannot tell", "unclear", math.exp(relative.log), low, high, raw)
+    row = Comparison("cannot tell", "unclear", _exp(relative.log), low, high, raw)
     if math.isinf(half):
         return replace(row, why="too few samples")
     if low > limits.margin and sure:
@@ -194,10 +194,10 @@ def _compare(
 def _estimate(pair: Pair, correlation: float) -> _Estimate:
     if pair.spread is not None and (len(pair.base_s) == 1 or len(pair.new_s) == 1):
         # a median without samples: all that is known is how far off such a number may be
-        log = math.log(median(pair.new_s) / median(pair.base_s))
+        log = math.log(median(pair.new_s)) - math.log(median(pair.base_s))
         return _Estimate(log, math.log1p(pair.spread) / student_t(_MANY, CONFIDENCE), _MANY)
     if pair.paired:
-        logs = [math.log(new / base) for base, new in zip(pair.base_s, pair.new_s, strict=True)]
+        logs = [math.log(new) - math.log(base) for base, new in zip(pair.base_s, pair.new_s, strict=True)]
         log, error, degrees = _mean(logs, correlation)
         return _Estimate(log, error, int(degrees))
     base, new = (_mean([math.log(s) for s in seconds], correlation) for seconds in (pair.base_s, pair.new_s))
@@ -250,7 +250,7 @@ def _fastest(pair: Pair) -> float | None:
     """How the fastest quarters compare: a slowdown of the code is in them too, what others did to it is not."""
     if len(pair.base_s) == 1 or len(pair.new_s) == 1:
         return None
-    return math.log(quantile(pair.new_s, 0.25) / quantile(pair.base_s, 0.25))
+    return math.log(quantile(pair.new_s, 0.25)) - math.log(quantile(pair.base_s, 0.25))
 
 
 def _far_off(seconds: Sequence[float]) -> float:
@@ -278,7 +278,7 @@ def _usual_correlation(pairs: Mapping[K, Pair]) -> float:
     found: list[float] = []
     for pair in pairs.values():
         if pair.paired:
-            ratios = [math.log(new / base) for base, new in zip(pair.base_s, pair.new_s, strict=True)]
+            ratios = [math.log(new) - math.log(base) for base, new in zip(pair.base_s, pair.new_s, strict=True)]
             found.append(_correlation(ratios))
         else:
             found += [_correlation([math.log(s) for s in side]) for side in (pair.base_s, pair.new_s) if len(side) > 1]
@@ -297,8 +297,8 @@ def _drift(estimates: Sequence[_Estimate], limits: Limits) -> tuple[_Estimate, D
     half = common.half(limits.confidence)
     if abs(middle) - half <= 0 or abs(middle) < LEAST_DRIFT:
         return None
-    low, high = math.exp(middle - half), math.exp(middle + half)
-    return common, Drift(math.exp(middle), low, high, hides=high >= limits.warn)
+    low, high = _exp(middle - half), _exp(middle + half)
+    return common, Drift(_exp(middle), low, high, hides=high >= limits.warn)
 
 
 def _exp(x: float) -> float:

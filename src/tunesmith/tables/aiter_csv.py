@@ -101,8 +101,8 @@ def _fitted(
     """
     cells, line = tuple(cell.strip() for cell in document.rows[i]), document.line(i)
     more = len(cells) - len(columns)
-    if more > 0 and not any(cells[len(columns) :]):
-        return cells[: len(columns)], None  # an empty trailing column
+    if more > 0 and not any(cells[len(columns) :]):  # an empty trailing column
+        cells, more = cells[: len(columns)], 0
     if not more:
         wrong = _misfits(cells, columns)
         if wrong:

@@ -15,10 +15,11 @@ from tunesmith.tables.sheet import Cells, Finding, Sheet
 
 #: The bounds that the reader asks for, one after the other; no other is ever read.
 BOUNDS = (1, 4, 8, *(2**i for i in range(4, 14)))
-_KEY = re.compile(r"M_(LEQ|GEQ)_(\d+)\Z")
+#: As the reader spells a bound: no zeros before it, ASCII digits, no longer than any size.
+_KEY = re.compile(r"M_(LEQ|GEQ)_(0|[1-9][0-9]{0,17})\Z")
 #: `gfx950-GEMM-A16W16-N=128-K=5120.json`, `GEMM-AFP4WFP4-N=8192-K=1024.json`
 _NAME = re.compile(
-    r"(?:(?P<arch>gfx\w+?)-)?(?P<kernel>[A-Z0-9_]+(?:-[A-Z0-9_]+)*?)(?:-N=(?P<N>\d+)-K=(?P<K>\d+))?\.json\Z"
+    r"(?:(?P<arch>gfx\w+?)-)?(?P<kernel>[A-Z0-9_]+(?:-[A-Z0-9_]+)*?)(?:-N=(?P<N>[0-9]+)-K=(?P<K>[0-9]+))?\.json\Z"
 )
 
 

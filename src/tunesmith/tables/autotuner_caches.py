@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,12 +11,14 @@ from tunesmith.core.problem import FieldValue
 from tunesmith.errors import BadInput
 from tunesmith.tables import jsontext
 from tunesmith.tables.jsontext import Document, Members
-from tunesmith.tables.sheet import Cells, Finding, Sheet
+from tunesmith.tables.sheet import Cells, Finding, Sheet, microseconds
 
 #: (operator, runner, shapes, extras)
 FLASHINFER_KEY = 4
 #: (operator, runner, its id, shapes)
 TENSORRT_KEY = 4
+#: What text raises that is no Python literal: a set of lists, an integer of thousands of digits, a million brackets.
+NOT_LITERAL = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)
 
 
 def is_flashinfer(value: Any) -> bool:
@@ -66,8 +69,7 @@ def read_tensorrt(path: Path, document: Document) -> Sheet:
                 faults.append(what)
                 continue
             knobs = cast("dict[str, Any]", config)
-            time = knobs.get("min_time")
-            us = float(time) * 1e3 if isinstance(time, (int, float)) else None
+            us = microseconds(knobs.get("min_time"), 1e3)
             rows.append(Cells({**fields, "part": part}, knobs, document.line(place), place, us))
     return Sheet("tensorrt-llm", path, document, tuple(rows), (), None, None, about, tuple(faults))
 
@@ -76,14 +78,26 @@ def _row(
     path: Path, line: int, place: jsontext.Path, key: str, parts: int
 ) -> tuple[dict[str, FieldValue] | None, Finding | None]:
     try:
-        found: Any = ast.literal_eval(key)  # literals alone: nothing is run
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        found = _parts(key)
+    except NOT_LITERAL:
         return None, Finding(path, line, "key", "error", f"key {key[:60]!r} is no tuple")
-    items: list[Any] = list(cast("tuple[Any, ...]", found)) if isinstance(found, tuple) else []
-    if len(items) != parts:
-        said = f"key {key[:60]!r} has {len(items)} parts, its reader makes keys of {parts}: never found"
+    if len(found) != parts:
+        said = f"key {key[:60]!r} has {len(found)} parts, its reader makes keys of {parts}: never found"
         return None, Finding(path, line, "unreachable", "error", said)
-    return {"op": str(items[0]), "runner": str(items[1]), "rest": str(items[2:])}, None
+    return {"op": found[0], "runner": found[1], "rest": f"[{', '.join(found[2:])}]"}, None
+
+
+def _parts(text: str) -> list[str]:
+    """A key's parts as text, none of what is no tuple. Literals alone are read: nothing is run.
+
+    Raises:
+        ValueError, SyntaxError, TypeError, RecursionError, MemoryError: see `NOT_LITERAL`.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the parser's, of odd escapes in strings
+        found: Any = ast.literal_eval(text)
+    items: list[Any] = list(cast("tuple[Any, ...]", found)) if isinstance(found, tuple) else []
+    return [*map(str, items[:2]), *map(repr, items[2:])]
 
 
 def read_bundled(path: Path, source: str) -> tuple[list[tuple[Any, ...]], list[Finding]]:
@@ -96,7 +110,7 @@ def read_bundled(path: Path, source: str) -> tuple[list[tuple[Any, ...]], list[F
     """
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except NOT_LITERAL as error:
         raise BadInput(f"{path} is not Python: {error}") from None
     keys: list[tuple[Any, ...]] = []
     faults: list[Finding] = []
@@ -104,7 +118,7 @@ def read_bundled(path: Path, source: str) -> tuple[list[tuple[Any, ...]], list[F
         for key in node.keys if isinstance(node, ast.Dict) else ():
             try:
                 found: Any = ast.literal_eval(key) if key is not None else None
-            except ValueError:
+            except NOT_LITERAL:
                 continue
             if not isinstance(found, tuple):
                 continue

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tunesmith.core.config import Config
+from tunesmith.errors import BadInput
 from tunesmith.tables import aiter_triton, devices, jsontext, names, resources
 from tunesmith.tables.jsontext import Members
 from tunesmith.tables.ladder_json import VERSION
@@ -156,13 +158,17 @@ def _row(sheet: Sheet, name: names.Name, row: Cells, config: Mapping[str, Any]) 
 
 
 def _values(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Knobs that Triton can't take: it computes with powers of two."""
+    """Knobs that Triton can't take: it computes with powers of two. And values that are none of a knob's."""
     found: list[tuple[str, str]] = []
+    try:
+        Config(config)
+    except BadInput as error:
+        found.append(("value", f"no call can use it: {error}"))
     for knob, value in config.items():
         if not (knob.startswith("BLOCK_SIZE_") or knob == "num_warps"):
             continue
-        if type(value) is not int or value < 1 or value & (value - 1):
-            found.append(("value", f"{knob}={value!r} is no power of two"))
+        if type(value) is not int or not 1 <= value <= resources.MOST_KNOB or value & (value - 1):
+            found.append(("value", f"{knob}={repr(value)[:40]} is no power of two (below 2^30)"))
     return found
 
 

@@ -89,11 +89,14 @@ def _exported(
 ) -> Exported:  # fmt: skip
     if not rows:
         raise BadInput("a table without rows would be found, and serve nothing: not written")
+    if min(rows) < 1:
+        raise BadInput(f"a row is for {min(rows)} tokens: no call has so few, and readers take keys of digits alone")
     if format.startswith("sglang") and block and all(block):
         for size, knobs in rows.items():
-            if block[1] % int(knobs.get("BLOCK_SIZE_K", block[1])):
+            tile = knobs.get("BLOCK_SIZE_K", block[1])
+            if type(tile) is not int or tile < 1 or block[1] % tile:
                 raise BadInput(
-                    f"row {size}: BLOCK_SIZE_K={knobs['BLOCK_SIZE_K']} does not divide the quantisation's {block[1]}: "
+                    f"row {size}: BLOCK_SIZE_K={tile!r} does not divide the quantisation's {block[1]}: "
                     "SGLang would compute wrong results"
                 )
     inside = format in VERSION_INSIDE
@@ -144,7 +147,7 @@ def rows_by_size(
     found: dict[int, Mapping[str, Any]] = {}
     for problem, entry in table.rows.items():
         value = problem.get(size)
-        if not isinstance(value, int) or any(problem.get(name) != wanted for name, wanted in fields.items()):
+        if type(value) is not int or any(problem.get(name) != wanted for name, wanted in fields.items()):
             continue
         if value in found:
             raise BadInput(f"several rows are of {size}={value}: say which, with further fields of {problem}")
@@ -191,16 +194,19 @@ def convert(sheet: Sheet, target: str, *, triton: str = "") -> Exported:
     if not made:
         raise BadInput(f"{sheet.path} does not say which Triton it is for: say it with triton=")
     engine: Engine = "sglang" if target.startswith("sglang") else "vllm"
-    rows = {int(str(row.key["M"])): row.config for row in sheet.rows if row.config is not None}
+    if any(row.config is None for row in sheet.rows):
+        raise BadInput(f"{sheet.path} has null rows, where another kernel is better: {target} cannot say that")
+    rows = {int(str(row.key["M"])): row.config or {} for row in sheet.rows}
     fields, block = sheet.name.fields, sheet.name.block
     dtype, device = str(fields.get("dtype", "")), sheet.name.device
     if target.endswith("gemm"):
         n, k = int(str(fields["N"])), int(str(fields["K"]))
-        return export_gemm(engine, n, k, device, rows, triton=made, dtype=dtype, block=block or (128, 128))
+        if block is None:
+            raise BadInput(f"{sheet.path.name} names no block_shape, and {target} has tables of blocks alone")
+        return export_gemm(engine, n, k, device, rows, triton=made, dtype=dtype, block=block)
     packed = names.INT4_PACK if dtype == "int4_w4a16" and sheet.engine == "sglang" else 1
-    layer = Layer(
-        int(str(fields["E"])), int(str(fields["N"])) * packed, 1, dtype, block, "per_channel_quant" in fields
-    )  # fmt: skip
+    per_channel = fields.get("per_channel_quant") == "True"
+    layer = Layer(int(str(fields["E"])), int(str(fields["N"])) * packed, 1, dtype, block, per_channel)
     return export_moe(engine, layer, device, rows, triton=made, down=sheet.name.down)
 
 
@@ -227,7 +233,7 @@ def native(
     rows: dict[Problem, Entry] = {}
     left: list[str] = []
     for sheet in sheets:
-        if sheet.name is not None and devices.match(device.name, [sheet.name.device]).name is None:
+        if sheet.name is not None and devices.of_table(device.name, sheet.format, sheet.name.device).name is None:
             raise BadInput(f"{sheet.path} is for {sheet.name.device!r}, not for {device.name}")
         fixed = {
             name: value

@@ -53,8 +53,13 @@ class Document:
     def replaced(self, row: int, column: int, text: str) -> Document:
         """The same with one cell set."""
         cells = list(self.rows[row])
+        cells += [""] * (column + 1 - len(cells))  # a row may be short of its last cell
         cells[column] = text
-        return replace(self, rows=(*self.rows[:row], tuple(cells), *self.rows[row + 1 :]))
+        return self.with_rows({row: cells})
+
+    def with_rows(self, rows: Mapping[int, Sequence[str]]) -> Document:
+        """The same with some rows set, by number."""
+        return replace(self, rows=tuple(tuple(rows[i]) if i in rows else row for i, row in enumerate(self.rows)))
 
     def appended(self, rows: Sequence[Sequence[str]]) -> Document:
         """The same with rows at the end. A last line without its end gets one."""

@@ -51,6 +51,10 @@ def helion(reported: str) -> str:
     return HELION.get(name, name)
 
 
+#: Formats whose files spell devices in a way of their own.
+SPELLED_BY = {"vllm-lora": vllm_lora, "vllm-helion": helion, "sglang-sum-reduce": vllm_lora}
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
     """Which of a table's names is a device's.
@@ -62,6 +66,14 @@ class Match:
 
     name: str | None
     note: str = ""
+
+
+def of_table(reported: str, format: str, name: str) -> Match:
+    """Whether a table's name of a device, as its format spells it, is the reported device's; see `match`."""
+    spelled = SPELLED_BY.get(format)
+    if spelled is not None and spelled(reported) == name:
+        return Match(name)
+    return match(reported, [name])
 
 
 def match(reported: str, names: Iterable[str]) -> Match:

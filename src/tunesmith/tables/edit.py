@@ -13,7 +13,7 @@ from filelock import FileLock
 from tunesmith.core.problem import FieldValue, Problem
 from tunesmith.errors import BadInput, unknown
 from tunesmith.files import write_whole
-from tunesmith.tables import csvtext, formats, jsontext, native
+from tunesmith.tables import aiter_csv, csvtext, formats, jsontext, native
 from tunesmith.tables.check_csv import unusable
 from tunesmith.tables.native import Entry, NativeTable
 from tunesmith.tables.resolve import Prefer
@@ -41,7 +41,7 @@ def set_value(sheet: Sheet, row: Cells, knob: str, value: Any) -> Sheet:
     document = sheet.document
     if isinstance(document, csvtext.Document):
         assert isinstance(row.place, int)
-        columns = str(sheet.about["columns"]).split(",")
+        columns = aiter_csv.columns_of(document)
         if knob not in columns:
             raise BadInput(unknown("column", knob, columns))
         changed: Document = document.replaced(row.place, columns.index(knob), str(value))
@@ -77,9 +77,9 @@ class Change:
         if self.after is None:
             return f"- {spelled(self.key)}: {_config(self.before)}"
         old, new = self.before.config or {}, self.after.config or {}
-        knobs = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        knobs = [name for name in {**old, **new} if _said(old, name) != _said(new, name)]
         changes = [f"{name} {_said(old, name)} → {_said(new, name)}" for name in knobs]
-        if self.before.us != self.after.us:
+        if repr(self.before.us) != repr(self.after.us):
             changes.append(f"us {self.before.us} → {self.after.us}")
         if (self.before.config is None) != (self.after.config is None):
             changes = [f"{_config(self.before)} → {_config(self.after)}"]
@@ -94,13 +94,19 @@ def _said(config: Mapping[str, Any], name: str) -> str:
     return json.dumps(config[name], default=str) if name in config else "(none)"
 
 
+def _same(one: Cells, other: Cells) -> bool:
+    """Whether two rows say the same: as text, in which `true` is not 1, and NaN is itself."""
+    configs = [json.dumps(row.config, sort_keys=True, default=str) for row in (one, other)]
+    return configs[0] == configs[1] and repr(one.us) == repr(other.us)
+
+
 def diff(one: Sheet, other: Sheet) -> list[Change]:
     """The rows in which two tables differ, in the order of the first."""
     before, after = {key_of(row): row for row in one.rows}, {key_of(row): row for row in other.rows}
     found: list[Change] = []
     for key in dict.fromkeys([*before, *after]):
         old, new = before.get(key), after.get(key)
-        if old is None or new is None or (old.config, old.us) != (new.config, new.us):
+        if old is None or new is None or not _same(old, new):
             found.append(Change(key, old, new))
     return found
 
@@ -133,6 +139,7 @@ def merge(sheets: Sequence[Sheet], prefer: Prefer = "first") -> Merged:
     base, notes, added = sheets[0], list[str](), 0
     for other in sheets[1:]:
         _mergeable(base, other)
+        taken: list[tuple[Cells, Cells | None]] = []
         for change in diff(base, other):
             new = change.after
             if new is None:
@@ -140,11 +147,13 @@ def merge(sheets: Sequence[Sheet], prefer: Prefer = "first") -> Merged:
             if unusable(new):
                 notes.append(f"{other.path}:{new.line}: left out: {unusable(new)[0][1]}")
             elif change.before is None:
-                base, added = _with_row(base, other, new), added + 1
+                taken.append((new, None))
+                added += 1
             else:
                 winner, why = _winner(change.before, new, prefer)
                 notes.append(f"{spelled(change.key)}: {base.path.name if winner is not new else other.path.name} {why}")
-                base = _with_row(base, other, new, change.before) if winner is new else base
+                taken += [(new, change.before)] if winner is new else []
+        base = _with_rows(base, other, taken)
     return Merged(base.document, added, tuple(notes))
 
 
@@ -169,73 +178,109 @@ def _winner(mine: Cells, theirs: Cells, prefer: Prefer) -> tuple[Cells, str]:
     return winner, f"is faster: {min(mine.us, theirs.us):g} us against {max(mine.us, theirs.us):g}"
 
 
-def _with_row(base: Sheet, other: Sheet, row: Cells, instead: Cells | None = None) -> Sheet:
+def _with_rows(base: Sheet, other: Sheet, taken: Sequence[tuple[Cells, Cells | None]]) -> Sheet:
+    """The table with rows of another, each a new one or in the place of one of its own."""
     document = base.document
     if isinstance(document, csvtext.Document):
-        changed: Document = _csv_row(base, document, other, row, instead)
+        changed: Document = _csv_rows(base, document, other, taken)
     else:
         assert isinstance(other.document, jsontext.Document)
-        changed = _json_row(base, document, other.document, row, instead)
+        changed = _json_rows(base, document, other.document, taken)
     return formats.parse(base.path, changed.data(), base.format)
 
 
-def _csv_row(base: Sheet, document: csvtext.Document, other: Sheet, row: Cells, instead: Cells | None) -> Document:
+def _csv_rows(
+    base: Sheet, document: csvtext.Document, other: Sheet, taken: Sequence[tuple[Cells, Cells | None]]
+) -> csvtext.Document:  # fmt: skip
     assert isinstance(other.document, csvtext.Document)
-    assert isinstance(row.place, int)
-    theirs = dict(zip(str(other.about["columns"]).split(","), other.document.rows[row.place], strict=False))
-    cells = [theirs.get(name, "") for name in str(base.about["columns"]).split(",")]
-    if instead is None:
-        return document.appended([cells])
-    assert isinstance(instead.place, int)
-    for column, cell in enumerate(cells):
-        document = document.replaced(instead.place, column, cell)
+    columns, theirs = aiter_csv.columns_of(document), aiter_csv.columns_of(other.document)
+    new: list[list[str]] = []
+    instead: dict[int, list[str]] = {}
+    for row, mine in taken:
+        assert isinstance(row.place, int)
+        cells = _in_columns(columns, dict(zip(theirs, other.document.rows[row.place], strict=False)), row, other)
+        if mine is None:
+            new.append(cells)
+        else:
+            assert isinstance(mine.place, int)
+            instead[mine.place] = cells
+    return document.with_rows(instead).appended(new)
+
+
+def _in_columns(columns: Sequence[str], theirs: Mapping[str, str], row: Cells, other: Sheet) -> list[str]:
+    """A row's cells in the columns of another table, of which none may be lost that says what the row is."""
+    known = {**theirs, "gfx": theirs.get("gfx") or str(row.key.get("gfx", ""))}
+    implied = known["gfx"] == aiter_csv.GFX_OF_UNITS.get(str(row.key.get("cu_num")))
+    for name, cell in theirs.items():
+        if name not in (*columns, *aiter_csv.METRICS) and cell.strip() and not (name == "gfx" and implied):
+            raise BadInput(f"{other.path}:{row.line}: {name}={cell.strip()}: the first table has no such column")
+    for name in columns:
+        if name in aiter_csv.KEYS and name not in (*theirs, "gfx", "_tag"):
+            raise BadInput(f"{other.path} has no column {name!r}, by which rows of the first table are told apart")
+    return [known.get(name, "") for name in columns]
+
+
+def _json_rows(
+    base: Sheet, document: jsontext.Document, other: jsontext.Document, taken: Sequence[tuple[Cells, Cells | None]]
+) -> jsontext.Document:  # fmt: skip
+    new: dict[jsontext.Path, list[tuple[str, Any]]] = {}
+    for row, mine in taken:
+        assert isinstance(row.place, tuple)
+        path = row.place[:-1] if base.format == "native" else row.place  # a native row is {"config": …, …}
+        value, step = jsontext.at(other.value, path), path[-1]
+        if mine is not None:
+            assert isinstance(mine.place, tuple)
+            document = document.replaced(mine.place[: len(path)], value)
+        elif isinstance(step, int):
+            raise BadInput(f"{base.path}: rows of {base.format} are a list; a merge of lists is not defined")
+        else:
+            new.setdefault(path[:-1], []).append((step if isinstance(step, str) else step[0], value))
+    for parent, members in new.items():
+        try:
+            inside = jsontext.at(document.value, parent)
+        except StopIteration:
+            raise BadInput(
+                f"{base.path} has no {'/'.join(map(str, parent))!r} to add rows to: add it by hand"
+            ) from None
+        document = document.replaced(parent, _in_order(base, inside, members))
     return document
 
 
-def _json_row(
-    base: Sheet, document: jsontext.Document, other: jsontext.Document, row: Cells, instead: Cells | None
-) -> Document:
-    assert isinstance(row.place, tuple)
-    path = row.place[:-1] if base.format == "native" else row.place  # a native row is {"config": …, …}
-    value, step = jsontext.at(other.value, path), path[-1]
-    if instead is not None:
-        assert isinstance(instead.place, tuple)
-        return document.replaced(instead.place[: len(path)], value)
-    if not isinstance(step, str):
-        raise BadInput(f"{base.path}: rows of {base.format} are a list; a merge of lists is not defined")
-    inside = jsontext.at(document.value, path[:-1])
-    return document.inserted(path[:-1], step, value, _behind(base, inside, step, row))
+def _in_order(base: Sheet, inside: jsontext.Members, new: Sequence[tuple[str, Any]]) -> jsontext.Members:
+    """Members with more of them: rows in order stay so, others get the new ones last."""
+    native = base.format == "native"
+    heads = [] if native else [member for member in inside if not member[0].isdecimal()]
+    rows = [member for member in inside if native or member[0].isdecimal()]
 
+    def place(member: tuple[str, Any]) -> Any:
+        return member[0] if native else int(member[0])
 
-def _behind(base: Sheet, inside: Any, step: str, row: Cells) -> str | None:
-    """The member that a new one goes before: rows in order stay so, others get it last."""
-    names = [key for key, _ in inside]
-    if base.format == "native":
-        return next((name for name in names if name > step), None) if names == sorted(names) else None
-    sizes = [int(name) for name in names if name.isdigit()]
-    if sizes != sorted(sizes) or not step.isdigit():
-        return None
-    return next((name for name in names if name.isdigit() and int(name) > int(step)), None)
+    sortable = native or all(key.isdecimal() for key, _ in new)
+    if sortable and heads + rows == list(inside) and rows == sorted(rows, key=place):
+        return jsontext.Members([*heads, *sorted([*rows, *new], key=place)])
+    return jsontext.Members([*inside, *new])
 
 
 # --- writing ----------------------------------------------------------------------------------------
 
 
 def write(path: Path, data: bytes) -> Path | None:
-    """Write a table whole or not at all. What is there and is no table is kept beside it.
+    """Write a table whole or not at all. What is there is kept beside it if it, or a row of it, can't be read.
 
     Returns:
-        Where a file that could not be read was kept; `None` where there was none.
+        Where such a file was kept; `None` where there was none.
 
     Raises:
         OSError: when it cannot be written.
     """
     kept: Path | None = None
-    if path.exists():
+    if path.is_file():
         old = path.read_bytes()
         try:
-            formats.parse(path, old)
+            whole = not any(fault.severity == "error" for fault in formats.parse(path, old).faults)
         except BadInput:
+            whole = False
+        if not whole:
             kept = _free(path)
             write_whole(kept, old)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -74,17 +74,19 @@ def parse(path: Path, data: bytes, format: str | None = None) -> Sheet:
 def _json(path: Path, document: jsontext.Document, format: str | None) -> Sheet:
     value = document.value
     for name, matches, reader in JSON_SHAPES:
-        if format == name or (format is None and matches(value)):
+        if format in (None, name) and matches(value):
             return reader(path, document)
     for nested in nested_json.FORMATS:
-        if format == nested.name or (format is None and nested.matches(path, value)):
+        if format in (None, nested.name) and nested.matches(path, value):
             return nested.read(path, document)
     engine = ladder_json.engine_of(path, document)
     for ladder in ladder_json.FORMATS:
         if format == ladder.name or (format is None and ladder.matches(path, engine)):
             return ladder.read(path, document)
-    if format == "aiter-triton" or (format is None and aiter_triton.matches(path, value)):
+    if format in (None, "aiter-triton") and aiter_triton.matches(path, value):
         return aiter_triton.read(path, document)
+    if format is not None:
+        raise BadInput(f"it has not the shape of {format}: leave the format out, or give the right one")
     raise UnknownFormat("not a table of a known format (`tunesmith table check --help` lists them)")
 
 

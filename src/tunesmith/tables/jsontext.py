@@ -294,14 +294,16 @@ class _Reader:
         return self.word(token, path, "self")
 
     def word(self, token: str, path: Path, role: str) -> Any:
-        try:
-            value: Any = json.loads(token)
-            usual = json.dumps(value)
-        except ValueError as error:  # a bad escape; a number of thousands of digits
-            raise BadInput(f"line {self.line}: {error}") from None
-        if usual != token:
+        value = self.meant(token)
+        if json.dumps(value) != token:
             self.spelled[path, role] = (value, token)
         return value
+
+    def meant(self, token: str) -> Any:
+        try:
+            return json.loads(token)
+        except ValueError as error:  # a bad escape; a number of thousands of digits
+            raise BadInput(f"line {self.line}: {error}") from None
 
     def object(self, path: Path, depth: int) -> Members:
         found, seen = Members(), Counter[str]()
@@ -313,7 +315,7 @@ class _Reader:
             if not token.startswith('"'):
                 self.at -= len(token)
                 raise self.wrong("a key in quotes was expected")
-            key = str(json.loads(token))
+            key = str(self.meant(token))
             place: Path = (*path, (key, seen[key]) if seen[key] else key)
             self.noted(place, depth, gap, comma, bool(found))
             self.word(token, place, "key")

@@ -19,7 +19,7 @@ from tunesmith.tables.versions import of_folder
 
 VERSION = "triton_version"
 STOCK = RULES["nearest-stock"]
-_SIZE = re.compile(r"\d{1,18}\Z")
+_SIZE = re.compile(r"[0-9]{1,18}\Z")
 
 
 def rows_of(

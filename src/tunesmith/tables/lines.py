@@ -44,9 +44,13 @@ def row_of(text: str, row: Any) -> tuple[Problem, Entry]:
     """A row's Problem and what it says.
 
     Raises:
-        ValueError, TypeError, LookupError, AttributeError, ArithmeticError: for a row that makes no sense.
+        ValueError: for a row that makes no sense.
     """
-    return Problem.parse(text), entry_of(row)
+    try:
+        text.encode()  # half of a surrogate pair is no text
+        return Problem.parse(text), entry_of(row)
+    except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def entry_of(row: Any) -> Entry:
@@ -123,7 +127,10 @@ def _split(content: bytes) -> tuple[Mapping[str, Any], LineRows] | None:
     lines = content.split(b"\n")
     if start < 0 or lines[-len(_END) :] != _END:
         return None
-    head: dict[str, Any] = json.loads(content[:start].rstrip(b",") + b"\n}")
+    try:
+        head: dict[str, Any] = json.loads(content[:start].rstrip(b",") + b"\n}")
+    except ValueError:  # what was taken for the rows stands within something else
+        return None
     first = content.count(b"\n", 0, start) + _ROWS.count(b"\n")
     keyed = {line[_INDENT : line.find(b'"', _INDENT)]: line for line in lines[first : -len(_END)]}
     return (head, LineRows(keyed)) if len(keyed) == len(lines) - len(_END) - first else None

@@ -119,7 +119,14 @@ class Layer:
     hidden: int | None = None
 
     def __post_init__(self) -> None:
-        if self.tp < 1 or self.intermediate % self.tp:
+        for name in ("experts", "intermediate", "tp"):
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise BadInput(f"a layer's {name} is {getattr(self, name)!r}; good ones: whole numbers from 1")
+        if self.block is not None and any(type(part) is not int or part < 0 for part in self.block):
+            raise BadInput(f"a layer's block is {self.block!r}; good ones: (128, 128), and 0 where it has no such side")
+        if type(self.per_channel) is not bool:
+            raise BadInput(f"a layer's per_channel is {self.per_channel!r}; good ones: true, false")
+        if self.intermediate % self.tp:
             raise BadInput(f"intermediate={self.intermediate} cannot be split over tp={self.tp} devices")
 
     @property
@@ -153,8 +160,7 @@ def of_layer(engine: Engine, layer: Layer, device: str, *, down: bool = False) -
         raise BadInput(unknown("engine", engine, ENGINES))
     if layer.dtype not in MOE_DTYPES[engine]:
         raise BadInput(f"{engine}: {unknown('dtype', layer.dtype, MOE_DTYPES[engine])}")
-    if not device.strip():
-        raise BadInput("a table for a device without a name would never be found; say which")
+    _check_device(engine, device)
     head = f"E={layer.experts},N={layer.n(engine)},device_name="
     block = layer.block if layer.block and all(layer.block) else None
     if block and not layer.dtype:
@@ -173,10 +179,18 @@ def of_layer(engine: Engine, layer: Layer, device: str, *, down: bool = False) -
     return f"{head}{devices.vllm_moe(device)}{quantised}{blocks}.json"
 
 
+def _check_device(engine: Engine, device: str) -> None:
+    if not device.strip():
+        raise BadInput("a table for a device without a name would never be found; say which")
+    if not device.isprintable() or (engine == "sglang" and "/" in device):
+        raise BadInput(f"the device {device!r} has signs that no file's name can hold")
+
+
 def of_gemm(engine: Engine, n: int, k: int, device: str, dtype: str, block: tuple[int, int]) -> str:
     """The file name that an engine looks for of a block-wise quantised GEMM."""
     if engine not in ENGINES:
         raise BadInput(unknown("engine", engine, ENGINES))
+    _check_device(engine, device)
     spelled = devices.sglang(device) if engine == "sglang" else devices.vllm(device)
     comma = ", " if engine == "sglang" else ","
     return f"N={n},K={k},device_name={spelled},dtype={dtype},block_shape=[{block[0]}{comma}{block[1]}].json"

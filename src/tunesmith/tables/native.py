@@ -109,7 +109,7 @@ class NativeTable:
             known = checked_before(content)
             if known is not None:
                 return _table_of(known.head, known.rows, path)
-            data: Any = json.loads(content.decode(), object_pairs_hook=_no_name_twice)
+            data: Any = json.loads(content.decode("utf-8-sig"), object_pairs_hook=_no_name_twice)
         except (ValueError, RecursionError) as error:
             raise BadInput(f"{path} is not a table: {error}") from None
         table, whole = _table_from(data, path)
@@ -189,7 +189,7 @@ def _table_from(data: Any, path: Path) -> tuple[NativeTable, bool]:
             if problem in rows:
                 raise ValueError(f"the same Problem as a row before it ({problem})")
             rows[problem] = entry
-        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        except ValueError as error:
             bad.append(f"{text}: {error}")
     if bad:
         warnings.warn(

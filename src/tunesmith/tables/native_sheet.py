@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
-from tunesmith.core.config import Config
 from tunesmith.core.problem import FieldValue, Problem
-from tunesmith.errors import BadInput
 from tunesmith.tables import jsontext
 from tunesmith.tables.jsontext import Document, Members
+from tunesmith.tables.lines import row_of
 from tunesmith.tables.native import FORMAT
 from tunesmith.tables.sheet import Cells, Finding, Sheet
 
@@ -32,17 +30,15 @@ def read(path: Path, document: Document) -> Sheet:
         place: jsontext.Path = ("rows", step)
         line = document.line(place)
         try:
-            problem = Problem.parse(text)
-            config = Config(jsontext.plain(entry)["config"])
-        except (BadInput, TypeError, KeyError) as error:
+            problem, said = row_of(text, jsontext.plain(entry))
+        except ValueError as error:
             faults.append(Finding(path, line, "value", "error", f"{text}: {error}; the row is left out"))
             continue
         if problem in seen:
-            said = f"{problem} is there twice, the first time in line {seen[problem]}"
-            faults.append(Finding(path, line, "duplicate", "error", said))
+            again = f"{problem} is there twice, the first time in line {seen[problem]}"
+            faults.append(Finding(path, line, "duplicate", "error", again))
             continue
         seen[problem] = line
-        seconds = entry.get("median_s")
-        us = seconds * 1e6 if isinstance(seconds, (int, float)) and math.isfinite(seconds) else None
-        rows.append(Cells(dict(problem), dict(config), line, (*place, "config"), us))
+        us = None if said.median_s is None else said.median_s * 1e6
+        rows.append(Cells(dict(problem), dict(said.config), line, (*place, "config"), us))
     return Sheet("native", path, document, tuple(rows), (), None, None, about, tuple(faults))

@@ -24,7 +24,7 @@ _LORA = re.compile(
     r"(?P<device>.+?)_(?P<op>(?:FUSED_MOE_LORA_\w+_)?(?:SHRINK|EXPAND))(?:_(?P<add>TRUE|FALSE))?\.json\Z"
 )
 LORA_LEVELS = ("max_loras", "num_slices", "m", "k", "n", "i")
-_GEMV_KEY = re.compile(r"(gfx\w+):(\d+):(\d+):(\d+)\Z")
+_GEMV_KEY = re.compile(r"(gfx\w+):([0-9]{1,18}):([0-9]{1,18}):([0-9]{1,18})\Z")
 
 
 @dataclass(frozen=True)
@@ -193,10 +193,10 @@ def _lora_rows(
         yield rows, faults
         return
     yield [], faults
+    inner = {step: below for step, _, below in value.steps()} if rows else {}
     for row in rows:
         assert isinstance(row.place, tuple)
-        inner = {step: v for step, _, v in value.steps()}[row.place[-1]]
-        yield from _lora_rows(path, document, row.place, inner, dict(row.key))
+        yield from _lora_rows(path, document, row.place, inner[row.place[-1]], dict(row.key))
 
 
 FORMATS = (

@@ -19,6 +19,8 @@ OPERAND_BYTES: Mapping[str, tuple[float, float]] = {
 USUAL_STAGES, USUAL_WARPS = 3, 4
 #: a block has at most so many threads, on every chip
 MOST_THREADS = 1024
+#: no tile and no count of anything is larger
+MOST_KNOB = 1 << 30
 #: a thread of an NVIDIA chip has at most so many registers
 MOST_REGISTERS = 255
 #: shared memory of a block by the name in tables, of chips that are not in our own table of devices
@@ -64,7 +66,9 @@ def needs(config: Mapping[str, Any], dtype: str, warp: int = 32) -> Needs | None
     """
     tiles = [config.get(f"BLOCK_SIZE_{axis}") for axis in "MNK"]
     stages, warps = config.get("num_stages", USUAL_STAGES), config.get("num_warps", USUAL_WARPS)
-    if not all(type(n) is int and n > 0 for n in (*tiles, warps)) or type(stages) is not int or stages < 0:
+    if not all(type(n) is int and 0 < n <= MOST_KNOB for n in (*tiles, warps)):
+        return None
+    if type(stages) is not int or not 0 <= stages <= MOST_KNOB:
         return None
     m, n, k = (int(tile or 0) for tile in tiles)
     a, b = OPERAND_BYTES.get(dtype, (2, 2))

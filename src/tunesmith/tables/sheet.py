@@ -59,6 +59,20 @@ class Cells:
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+def microseconds(time: Any, per_unit: float) -> float | None:
+    """A table's time in microseconds; `None` for what is no number, or one too large to be a time.
+
+    Args:
+        per_unit: how many microseconds one of its units is.
+    """
+    if isinstance(time, bool) or not isinstance(time, (int, float)):
+        return None
+    try:
+        return float(time) * per_unit
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """The row that serves a look-up, and how each of its fields was met."""
@@ -107,8 +121,9 @@ class Sheet:
         return self.levels[-1][1] if self.levels else None
 
     def with_rule(self, rule: Rule) -> Sheet:
-        """The same, looked up by another rule: its own limit of distance, or a stock reader's rule by name."""
-        levels = tuple((name, rule if usual.kind == rule.kind else usual) for name, usual in self.levels)
+        """The same, looked up by another rule. Of several sizes those that must be met exactly still must be."""
+        one = len(self.levels) == 1
+        levels = tuple((name, rule if one or usual.kind != "exact" else usual) for name, usual in self.levels)
         return replace(self, levels=levels)
 
     @cached_property
@@ -166,10 +181,21 @@ class Sheet:
         """Something wrong in this table."""
         return Finding(self.path, line, code, severity, message)
 
-    def _indexes_for(self, fields: Mapping[str, FieldValue]) -> Iterable[_Index]:
+    @cached_property
+    def _by_names(self) -> dict[tuple[str, ...], dict[tuple[object, ...], tuple[tuple[str, FieldValue], ...]]]:
+        """The groups by the names of their fields, which nearly always are the same, then by their values."""
+        found: dict[tuple[str, ...], dict[tuple[object, ...], tuple[tuple[str, FieldValue], ...]]] = {}
         for group in self._groups:
-            if all(name in fields and _alike(fields[name], value) for name, value in group):
-                yield self._index(group)
+            of_these = found.setdefault(tuple(name for name, _ in group), {})
+            of_these[tuple(_distinct(value) for _, value in group)] = group
+        return found
+
+    def _indexes_for(self, fields: Mapping[str, FieldValue]) -> Iterable[_Index]:
+        for names, groups in self._by_names.items():
+            if all(name in fields for name in names):
+                group = groups.get(tuple(_distinct(fields[name]) for name in names))
+                if group is not None:
+                    yield self._index(group)
 
     def _index(self, group: tuple[tuple[str, FieldValue], ...]) -> _Index:
         found = self._indexes.get(group)
@@ -183,8 +209,9 @@ class Sheet:
         return value if isinstance(value, int) else 0
 
 
-def _alike(one: FieldValue, other: FieldValue) -> bool:
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+def _distinct(value: FieldValue) -> object:
+    """A value that is equal to those alike: `True` is not 1."""
+    return (value,) if isinstance(value, bool) else value
 
 
 class _Index:
@@ -199,7 +226,7 @@ class _Index:
         below: dict[int, list[Cells]] = {}
         for row in rows:
             size = row.key.get(self.field)
-            if isinstance(size, int):
+            if type(size) is int:
                 below.setdefault(size, []).append(row)
         self.below = below
         self.inner: dict[int, _Index] = {}
@@ -209,7 +236,7 @@ class _Index:
         if not self.levels:
             return None if self.row is None else Found(self.row, {})
         size = fields.get(self.field)
-        if not isinstance(size, int):
+        if type(size) is not int:
             return None
         hit = self.ladder.find(size)
         if hit is None:
@@ -221,7 +248,7 @@ class _Index:
         if not self.levels:
             return ""
         size = fields.get(self.field)
-        if not isinstance(size, int):
+        if type(size) is not int:
             return f"no row: {self.field} is not given"
         explained = self.ladder.explain(size)
         said = str(explained).replace("M=", f"{self.field}=", 1)

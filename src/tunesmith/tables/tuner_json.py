@@ -15,7 +15,7 @@ from tunesmith.core.outcome import Failed, Measured, Recording
 from tunesmith.core.problem import FieldValue
 from tunesmith.tables import jsontext
 from tunesmith.tables.jsontext import Document, Members
-from tunesmith.tables.sheet import Cells, Finding, Sheet
+from tunesmith.tables.sheet import Cells, Finding, Sheet, microseconds
 
 #: what Kernel Tuner writes for a failure, by the stage at which it happened
 KERNEL_TUNER_FAILURES = {"cut": "InvalidConfig", "compile": "CompilationFailedConfig"}
@@ -36,7 +36,7 @@ def read_triton_autotune(path: Path, document: Document) -> Sheet:
     faults: list[Finding] = []
     for i, entry in enumerate(cast("list[Any]", document.value.get("configs_timings"))):
         line, pair = document.line(("configs_timings", i)), jsontext.plain(entry)
-        if not (isinstance(pair, list) and len(cast("list[Any]", pair)) == 2 and isinstance(pair[0], dict)):
+        if not _is_timed(pair):
             faults.append(Finding(path, line, "value", "error", "not a Config and its times; it is skipped"))
             continue
         said, times = cast("tuple[dict[str, Any], Any]", tuple(cast("list[Any]", pair)))
@@ -44,10 +44,17 @@ def read_triton_autotune(path: Path, document: Document) -> Sheet:
             **said.get("kwargs", {}),
             **{name: said[name] for name in TRITON_OPTIONS if said.get(name) is not None},
         }
-        us = _microseconds(cast("list[Any]", times)[0] if isinstance(times, list) and times else times, 1e3)
+        us = microseconds(cast("list[Any]", times)[0] if isinstance(times, list) and times else times, 1e3)
         rows.append(Cells({"i": i}, knobs, line, ("configs_timings", i), us))
     about = {"key": str(jsontext.plain(document.value.get("key"))), "kernel": path.name.partition(".autotune")[0]}
     return Sheet("triton-autotune", path, document, tuple(rows), (), None, None, about, tuple(faults))
+
+
+def _is_timed(pair: Any) -> bool:
+    """Whether it is a Config and its times."""
+    if not isinstance(pair, list) or len(cast("list[Any]", pair)) != 2 or not isinstance(pair[0], dict):
+        return False
+    return isinstance(cast("dict[str, Any]", pair[0]).get("kwargs", {}), dict)
 
 
 def triton_autotune(key: Sequence[object], timings: Iterable[tuple[Config, tuple[float, float, float]]]) -> Document:
@@ -69,10 +76,6 @@ def _triton_config(config: Config) -> dict[str, object]:
     return {"kwargs": kwargs, **options, "pre_hook": None, "ir_override": config.get("ir_override")}
 
 
-def _microseconds(time: Any, per_unit: float) -> float | None:
-    return float(time) * per_unit if isinstance(time, (int, float)) and not isinstance(time, bool) else None
-
-
 # --- Kernel Tuner ----------------------------------------------------------------------------------
 
 
@@ -84,7 +87,8 @@ def is_kernel_tuner(value: Any) -> bool:
 def read_kernel_tuner(path: Path, document: Document) -> Sheet:
     """`cache`: for each Config its knobs and `time` in milliseconds, or the kind of its failure."""
     head = jsontext.plain(document.value)
-    knobs = [str(name) for name in head.get("tune_params_keys", ())]
+    listed = head.get("tune_params_keys", [])
+    knobs = [str(name) for name in cast("list[Any]", listed)] if isinstance(listed, list) else []
     rows: list[Cells] = []
     faults: list[Finding] = []
     for step, key, entry in document.value.get("cache").steps():
@@ -96,7 +100,7 @@ def read_kernel_tuner(path: Path, document: Document) -> Sheet:
         entry_of = cast("dict[str, Any]", found)
         config = {name: entry_of[name] for name in knobs}
         facts = {"failure": str(entry_of["time"])} if isinstance(entry_of.get("time"), str) else {}
-        us = _microseconds(entry_of.get("time"), 1e3)
+        us = microseconds(entry_of.get("time"), 1e3)
         rows.append(Cells({"config": key}, config, document.line(place), place, us, facts))
     about: dict[str, FieldValue] = {
         "kernel": str(head.get("kernel_name", "")), "device": str(head.get("device_name", "")),
@@ -161,10 +165,11 @@ _PER_UNIT = {"s": 1e6, "seconds": 1e6, "ms": 1e3, "milliseconds": 1e3, "us": 1.0
 
 
 def _t4_us(found: Mapping[str, Any]) -> float | None:
-    for measured in found.get("measurements", ()):
+    listed = found.get("measurements")
+    for measured in cast("list[Any]", listed) if isinstance(listed, list) else ():
         if isinstance(measured, dict) and str(cast("Any", measured).get("name")) == "time":
             one = cast("dict[str, Any]", measured)
-            return _microseconds(one.get("value"), _PER_UNIT.get(str(one.get("unit", "ms")), math.nan))
+            return microseconds(one.get("value"), _PER_UNIT.get(str(one.get("unit", "ms")), math.nan))
     return None
 
 
@@ -200,26 +205,27 @@ def is_inductor(value: Any) -> bool:
 
 
 def _has_template(choice: Any) -> bool:
-    return isinstance(choice, Members) and isinstance(choice.get("template_id"), str)
+    return isinstance(choice, Members) and choice.get("template_id") is not None
 
 
 def read_inductor(path: Path, document: Document) -> Sheet:
     """`"DEVICE+INPUTS+OP": [{template_id, knobs…}, …]`; the device may be missing."""
     rows: list[Cells] = []
     for step, key, choices in document.value.steps():
-        *device, inputs, op = key.rsplit("+", 1) if key.startswith("(") else _three(key)
+        device, inputs, op = _three("+" + key if key.startswith("(") else key)
         for i, choice in enumerate(choices):
             fields: dict[str, FieldValue] = {"inputs": inputs, "op": op, "choice": i}
             if device:
-                fields["device"] = device[0]
+                fields["device"] = device
             rows.append(Cells(fields, jsontext.plain(choice), document.line((step, i)), (step, i)))
     return Sheet("inductor", path, document, tuple(rows), (), None, None, {}, ())
 
 
-def _three(key: str) -> list[str]:
+def _three(key: str) -> tuple[str, str, str]:
+    """(device, inputs, operation) of a key."""
     device, _, rest = key.partition("+")
     inputs, _, op = rest.rpartition("+")
-    return [device, inputs, op]
+    return device, inputs, op
 
 
 def inductor(device: str, inputs: Sequence[tuple[str, Sequence[int], Sequence[int]]], op: str) -> str:
