@@ -73,7 +73,7 @@ def test_sessions_say_what_they_print(page: Path) -> None:
 
 def test_the_readmes_kernel_runs_and_is_known_under_strict_lookup(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("numpy")
-    own, _, _, strict = blocks(ROOT / "README.md")
+    own, *_, strict = blocks(ROOT / "README.md")
     with tunesmith.policy("search"):
         space = _run(own, "readme_kernel")
     assert "row_sums" in capsys.readouterr().out
