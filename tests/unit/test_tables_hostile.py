@@ -15,7 +15,7 @@ from tunesmith import known_device
 from tunesmith.core.key import Key
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
-from tunesmith.tables import check, formats, jsontext, load
+from tunesmith.tables import check, csvtext, formats, jsontext, load
 
 H200, MI300 = known_device("NVIDIA H200"), known_device("AMD Instinct MI300X")
 LADDER = "E=8,N=8,device_name=NVIDIA_H200.json"
@@ -188,3 +188,25 @@ def test_values_of_other_types(tmp_path: Path, name: str, data: st.DataObject):
         return [mutated(inner) for inner in value] if isinstance(value, list) else value
 
     use(tmp_path, name, json.dumps(mutated(json.loads(SEEDS[name]))).encode())
+
+
+CSV_PARTS = ['"', '""', ",", "\r", "\n", "\r\n", " ", "\t", "a", "1.0", "\ufeff", "é", "\x00", "\x0b", "\u2028"]
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    parts=st.lists(st.sampled_from(CSV_PARTS), max_size=14), new=st.sampled_from(["x", "a,b", '"q"', "a\nb", "\r", " "])
+)
+def test_any_csv_is_written_back_and_one_cell_changes_alone(parts: list[str], new: str):
+    data = "".join(parts).encode()
+    try:
+        document = csvtext.read(data)
+    except BadInput:
+        return
+    assert document.data() == data
+    for i, row in enumerate(document.rows):
+        for j in range(len(row)):
+            wanted = [list(cells) for cells in document.rows]
+            wanted[i][j] = new
+            changed = csvtext.read(document.replaced(i, j, new).data())
+            assert [list(cells) for cells in changed.rows] == wanted

@@ -11,9 +11,9 @@ from tunesmith.errors import BadInput
 
 BOM = "\ufeff"
 #: A cell in quotes, with blanks around it, up to the comma or the line's end.
-_QUOTED = re.compile(r'[ \t]*"((?:[^"]|"")*)"[ \t]*(?=,|\r?\n|\Z)')
-_PLAIN = re.compile(r"[^,\r\n]*(?:\r(?!\n)[^,\r\n]*)*")
-_END = re.compile(r"\r?\n|\Z")
+_QUOTED = re.compile(r'[ \t]*"((?:[^"]|"")*)"[ \t]*(?=[,\r\n]|\Z)')
+_PLAIN = re.compile(r"[^,\r\n]*")
+_END = re.compile(r"\r?\n|\r|\Z")
 
 
 @dataclass(frozen=True)
