@@ -484,6 +484,16 @@ def test_hooks_of_the_decorator_are_called_around_each_launch_of_the_search_alon
     assert events == [("launch", 1)]
 
 
+def test_hooks_of_before_they_took_keywords_still_work() -> None:
+    events: list[str] = []
+    kernel, *_ = tuned(
+        lambda x, y, n, BLOCK: events.append("launch"), blocks(2, 1),
+        pre_hook=lambda kwargs: events.append("pre"), post_hook=lambda kwargs: events.append("post"),
+    )  # fmt: skip
+    kernel[(1,)](x(), x(), 8)
+    assert events == [*["pre", "launch", "post"] * 5, "pre", "launch"]
+
+
 def test_post_hook_hears_of_what_a_launch_raised() -> None:
     heard: list[Any] = []
 

@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial, update_wrapper
 from itertools import islice
 from typing import Any, NoReturn
@@ -33,7 +34,7 @@ from tunesmith.backends.triton_autotune.configs import (
     python_function,
     triton_options,
 )
-from tunesmith.backends.triton_autotune.hooks import Hooks
+from tunesmith.backends.triton_autotune.hooks import Hooks, taking
 from tunesmith.backends.triton_autotune.pruning import Pruning
 from tunesmith.backends.triton_autotune.run import HookedKernel, PreHook, WrappedKernel
 from tunesmith.backends.triton_autotune.wiring import Asked, Engine, MakeEngine, Wiring
@@ -63,6 +64,8 @@ class TunedAutotuner(Autotuner):
     """
 
     def __init__(self, fn: Any, asked: Asked, make_engine: MakeEngine) -> None:
+        before, after = taking(asked.pre_hook, "reset_only"), taking(asked.post_hook, "exception")
+        asked = replace(asked, pre_hook=before, post_hook=after)
         self._asked, self._make_engine = asked, make_engine
         self._label = asked.name or str(getattr(python_function(fn), "__name__", type(fn).__name__))
         self._computed = computed_names(fn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,23 @@ from tunesmith.backends.triton_autotune.run import PreHook
 from tunesmith.core.config import Config
 from tunesmith.errors import CompileFailed
 from tunesmith.kernel import Executable
+
+
+def taking(hook: Callable[..., object] | None, keyword: str) -> Callable[..., object] | None:
+    """A decorator's hook that may be called with this keyword: Triton's early ones were given the arguments alone."""
+    if hook is None:
+        return None
+    try:
+        inspect.signature(hook).bind({}, **{keyword: None})
+    except ValueError:  # it does not tell what it takes
+        return hook
+    except TypeError:
+
+        def given_the_arguments(named: Mapping[str, Any], **_: Any) -> object:
+            return hook(named)
+
+        return given_the_arguments
+    return hook
 
 
 class Hooks:
