@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.fakes import ScriptedClock
 
 from tunesmith import Config, Failed, Space, TunedKernel, autotune, policy
 from tunesmith.cli import main
 from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithWarning
 from tunesmith.measure import memory
+
+torch = pytest.importorskip("torch")
 
 FAST, SLOW = 0, 1
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.fakes import ScriptedClock
 
 from tunesmith import Config, Space, TunedKernel, autotune
@@ -16,6 +15,8 @@ from tunesmith.measure import memory
 from tunesmith.measure.inputs import Snapshot
 from tunesmith.measure.memory import Twin, checksum, span_of
 from tunesmith.measure.mutation import find_mutations
+
+torch = pytest.importorskip("torch")
 
 
 def clock() -> ScriptedClock:

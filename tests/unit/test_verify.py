@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tunesmith.errors import BadInput
 from tunesmith.measure.verify import allowed_for, check_tolerance, differs, poison, spelled, wrong
+
+torch = pytest.importorskip("torch")
 
 FLOATS = ["float16", "bfloat16", "float32", "float64", "complex64", "float8_e4m3fn", "float8_e5m2"]
 
