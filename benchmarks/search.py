@@ -19,13 +19,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import _results
 from _recorded_spaces import FOLDER, RecordedSpace, recorded_spaces
 from _search_peers import MODULES, peer
 
 from tunesmith import Config, Failed, Measured, Sample, Space, Trial
+from tunesmith.core.outcome import Stage
 from tunesmith.search import strategy
 
 BUDGETS = (20, 50, 100, 200)
@@ -45,7 +46,7 @@ def ours(space: RecordedSpace, name: str, budget: int) -> Callable[[int], Run]:
     trials = {Config(dict(zip(knobs, point, strict=True))): _trial(point, space, knobs) for point in space.times}
     legal = Space(space.axes).where(lambda config: config in trials, "was not recorded")
     listed = list(legal)
-    legal.points = lambda cut=None: iter(listed)  # type: ignore[method-assign] - enumerated once, not in each run
+    cast(Any, legal).points = lambda cut=None: iter(listed)  # enumerated once, not in each of hundreds of runs
 
     def once(seed: int) -> Run:
         steps, found = strategy(name, legal, seed, most=budget), Run()
@@ -62,12 +63,12 @@ def ours(space: RecordedSpace, name: str, budget: int) -> Callable[[int], Run]:
 
 
 def _trial(point: tuple[Any, ...], space: RecordedSpace, knobs: Sequence[str]) -> Trial:
-    time_ms = space.times[point]
-    failed = isinstance(time_ms, str)
-    return Trial(
-        Config(dict(zip(knobs, point, strict=True))),
-        Failed(time_ms, "recorded as failed") if failed else Measured((Sample(time_ms / 1e3),)),  # type: ignore[arg-type, operator]
-    )
+    time_ms = space.times[point]  # or the stage at which it failed
+    if isinstance(time_ms, str):
+        outcome = Failed(cast(Stage, time_ms), "recorded as failed")
+    else:
+        outcome = Measured((Sample(time_ms / 1e3),))
+    return Trial(Config(dict(zip(knobs, point, strict=True))), outcome)
 
 
 def ratios(run: Run, best: float) -> list[float]:

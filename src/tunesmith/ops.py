@@ -13,6 +13,7 @@ from functools import cache, partial
 from typing import Any, cast
 
 import torch
+from torch.library import custom_op
 
 from tunesmith.backends.call import CallExecutable
 from tunesmith.chooser import Candidate, Chooser, LibraryCall, choose, returning
@@ -32,6 +33,7 @@ __all__ = ["ACTIVATIONS", "chooser", "linear", "matmul", "scores", "tune"]
 
 #: how many Configs a search tries, the library's calls among them
 TRIED = 72
+_operation: Any = custom_op  # torch's own types leave half of it unsaid
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _modes, _autocast = torch._C._len_torch_dispatch_stack, torch._C._is_any_autocast_enabled
 #: what torch allows its libraries for a dtype, as it says it: read on every call
@@ -101,7 +103,7 @@ def _operated(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any)
     return torch.ops.tunesmith.gemm(a, b, bias, activation, out_dtype)
 
 
-@torch.library.custom_op(
+@_operation(
     "tunesmith::gemm", mutates_args=(),
     schema="(Tensor a, Tensor b, Tensor? bias, str? activation, ScalarType? out_dtype) -> Tensor",
 )  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.library import opcheck
 
 import tunesmith
 from tunesmith import Config, Problem, ops
@@ -143,4 +144,4 @@ def test_ops_search_choose_and_stay_right() -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert off(result, exact) < ALLOWED[torch.bfloat16]
-    torch.library.opcheck(torch.ops.tunesmith.gemm, (x, w.mT, bias, "gelu", None))
+    opcheck(torch.ops.tunesmith.gemm, (x, w.mT, bias, "gelu", None))

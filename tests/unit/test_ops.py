@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from torch.library import opcheck
 
 import tunesmith
 from tunesmith import Config, ops
@@ -91,7 +92,7 @@ def test_opcheck() -> None:
         (a, b, None, None, None), (a, b, bias, "gelu", torch.float64), (*arguments(requires_grad=True), "silu", None),
         (a[None].expand(2, 5, 6), b, None, "relu", None), (a[None], b[None], None, None, None),
     ):  # fmt: skip
-        torch.library.opcheck(torch.ops.tunesmith.gemm, args)
+        opcheck(torch.ops.tunesmith.gemm, args)
 
 
 @pytest.mark.parametrize("activation", [None, *ops.ACTIVATIONS])

@@ -112,16 +112,21 @@ def quoted_includes(source: str) -> list[str]:
     return re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', rewritten(source, keep_text=True), re.MULTILINE)
 
 
-def macro_knobs(source: str) -> dict[str, str | None]:
+_KNOB = re.compile(
+    r"^\s*#\s*ifndef\s+(?P<name>\w+)\s*\n\s*#\s*(?:define\s+(?P=name)[ \t]+(?P<default>\S.*?)\s*$|error\b)",
+    re.MULTILINE,
+)
+
+
+def macro_knobs(*sources: str) -> dict[str, str | None]:
     """Macros that a `-D` may set: name → default, `None` where the source insists on being told.
 
     They stand as `#ifndef NAME` followed by `#define NAME default`, or by `#error`.
+
+    Args:
+        sources: headers first; the last that has a macro says its default.
     """
-    found = re.finditer(
-        r"^\s*#\s*ifndef\s+(?P<name>\w+)\s*\n\s*#\s*(?:define\s+(?P=name)[ \t]+(?P<default>\S.*?)\s*$|error\b)",
-        rewritten(source, keep_text=True),
-        re.MULTILINE,
-    )
+    found = (match for source in sources for match in _KNOB.finditer(rewritten(source, keep_text=True)))
     return {match["name"]: match["default"] for match in found}
 
 

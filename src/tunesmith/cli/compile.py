@@ -27,8 +27,8 @@ ArchOption: TypeAlias = Annotated[
 def compile_(
     target: TargetArgument,
     arch: ArchOption,
-    problem: ProblemOption = [],  # noqa: B006  typer copies it
-    problems: ProblemsOption = [],  # noqa: B006
+    problem: ProblemOption = [],
+    problems: ProblemsOption = [],
     json: AsJson = False,
 ) -> None:
     """Compile a Triton or CUDA kernel's whole space, without a GPU; say what each configuration takes.

@@ -15,8 +15,8 @@ from tunesmith.errors import BadInput
 
 def explain(
     target: TargetArgument,
-    problem: ProblemOption = [],  # noqa: B006  typer copies it
-    problems: ProblemsOption = [],  # noqa: B006  typer copies it
+    problem: ProblemOption = [],
+    problems: ProblemsOption = [],
     ncu: Annotated[
         Path | None,
         typer.Option(metavar="FILE.csv", help="Compare the model's bytes with those Nsight Compute counted."),

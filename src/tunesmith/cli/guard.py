@@ -49,11 +49,11 @@ MarkdownOption: TypeAlias = Annotated[
 
 
 def guard(
-    paths: PathsArgument = [],  # noqa: B006  typer copies it
+    paths: PathsArgument = [],
     static: Annotated[bool, typer.Option("--static", help="Look, measure nothing, need no device.")] = False,
     target: MeasureOption = None,
-    problem: ProblemOption = [],  # noqa: B006  typer copies it
-    problems: ProblemsOption = [],  # noqa: B006  typer copies it
+    problem: ProblemOption = [],
+    problems: ProblemsOption = [],
     margin: MarginOption = None,
     warn: WarnOption = None,
     fail: FailOption = None,

@@ -24,9 +24,9 @@ RoundsOption: TypeAlias = Annotated[
 def record(
     target: TargetArgument,
     output: OutputOption,
-    problem: ProblemOption = [],  # noqa: B006  typer copies it
+    problem: ProblemOption = [],
     rounds: RoundsOption = 30,
-    fix: FixOption = [],  # noqa: B006  typer copies it
+    fix: FixOption = [],
     isolate: IsolateOption = None,
     json: AsJson = False,
 ) -> None:

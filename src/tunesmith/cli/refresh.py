@@ -23,8 +23,8 @@ BestOption: TypeAlias = Annotated[
 
 def refresh(
     target: TargetArgument,
-    problem: ProblemOption = [],  # noqa: B006  typer copies it
-    problems: ProblemsOption = [],  # noqa: B006  typer copies it
+    problem: ProblemOption = [],
+    problems: ProblemsOption = [],
     best: BestOption = None,
     all_: Annotated[bool, typer.Option("--all", help="Also what was found under the versions of today.")] = False,
     json: AsJson = False,

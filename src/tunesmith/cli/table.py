@@ -170,7 +170,7 @@ def import_(
     device: Annotated[str, typer.Option(metavar="NAME", help="The device they are for, as its driver reports it.")],
     output: FileOption,
     given: Annotated[str, typer.Option(metavar="NAME=VALUE,…", help="Further fields of each problem.")] = "",
-    rename: RenameOption = [],  # noqa: B006  (typer's way of an option that may be repeated)
+    rename: RenameOption = [],
     format: FormatOption = None,
 ) -> int:
     """Make one of our tables from tables of another format."""
@@ -205,7 +205,7 @@ def export(
     output: FolderOption,
     where: Annotated[str, typer.Option(metavar="NAME=VALUE,…", help="Which rows: further fields of them.")] = "",
     size: Annotated[str, typer.Option(metavar="NAME", help="The field that counts tokens.")] = "M",
-    rename: RenameOption = [],  # noqa: B006
+    rename: RenameOption = [],
     down: Annotated[bool, typer.Option("--down", help="For the down projection.")] = False,
 ) -> int:
     """Make a table of a serving engine from one of ours, under the name that the engine looks for."""
@@ -251,12 +251,12 @@ def _layer(text: str) -> Any:
     from tunesmith.core.problem import Problem
     from tunesmith.tables.names import Layer
 
-    fields = dict(Problem.parse(text))
+    fields: dict[str, Any] = dict(Problem.parse(text))
     n, k = fields.pop("block_n", None), fields.pop("block_k", None)
     if (n is None) != (k is None):
         raise BadInput("a block has two sizes: give block_n= and block_k=")
     try:
-        return Layer(**{**fields, "block": None if n is None else (n, k)})  # type: ignore[arg-type]
+        return Layer(**fields, block=None if n is None else (n, k))
     except TypeError:
         good = "experts, intermediate, tp, dtype, block_n, block_k, per_channel, hidden"
         raise BadInput(f"a layer of {', '.join(fields)}; needed: experts, intermediate; known: {good}") from None

@@ -63,12 +63,12 @@ TableOption: TypeAlias = Annotated[
 
 def tune(
     target: TargetArgument,
-    problem: ProblemOption = [],  # noqa: B006  typer copies it
-    problems: ProblemsOption = [],  # noqa: B006  typer copies it
+    problem: ProblemOption = [],
+    problems: ProblemsOption = [],
     budget: BudgetOption = None,
     launches: LaunchesOption = None,
     strategy: StrategyOption = None,
-    fix: FixOption = [],  # noqa: B006  typer copies it
+    fix: FixOption = [],
     retry: RetryOption = False,
     isolate: IsolateOption = None,
     table: TableOption = None,

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 def verify(
     target: TargetArgument,
-    problem: ProblemOption = [],  # noqa: B006  typer copies it
-    problems: ProblemsOption = [],  # noqa: B006  typer copies it
+    problem: ProblemOption = [],
+    problems: ProblemsOption = [],
     json: AsJson = False,
 ) -> None:
     """Check the configurations that calls would use against the kernel's reference; times nothing.

@@ -89,10 +89,7 @@ class CudaKernel:
     @cached_property
     def macros(self) -> dict[str, str | None]:
         """Macros that a knob may set, with the source's own defaults."""
-        found: dict[str, str | None] = {}
-        for text in (*self.headers.values(), self.text):
-            found.update(macro_knobs(text))
-        return found
+        return macro_knobs(*self.headers.values(), self.text)
 
     @cached_property
     def host_knobs(self) -> frozenset[str]:
