@@ -146,9 +146,10 @@ def test_restore_then_flush_then_time(gpu: Gpu) -> None:
     assert gpu.log == ["restore", "flush", "event", "kernel on 0", "event"]
 
 
+@pytest.mark.parametrize("before_14", [False, True])
 @pytest.mark.parametrize("name", ["events", "graph"])
 def test_cupys_kernels_are_timed_in_the_stream_of_the_events(
-    name: str, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+    name: str, before_14: bool, gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     current = [5]  # a stream of the caller's
 
@@ -160,7 +161,10 @@ def test_cupys_kernels_are_timed_in_the_stream_of_the_events(
 
     cupy: Any = types.ModuleType("cupy")
     stream = types.SimpleNamespace(synchronize=lambda: gpu.log.append(f"wait for {current[-1]}"))
-    cupy.cuda = types.SimpleNamespace(get_current_stream=lambda: stream, ExternalStream=external)
+    from_external = {} if before_14 else {"from_external": lambda told: external(told.__cuda_stream__()[1])}
+    cupy.cuda = types.SimpleNamespace(get_current_stream=lambda: stream, Stream=types.SimpleNamespace(**from_external))
+    if before_14:
+        cupy.cuda.ExternalStream = external
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     launched, seen = Launched(gpu), set[int]()
     original = launched.launch

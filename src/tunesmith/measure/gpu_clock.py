@@ -118,7 +118,7 @@ class _GpuClock:
             yield
             return
         cupy.cuda.get_current_stream().synchronize()  # what the caller has queued there
-        with cupy.cuda.ExternalStream(self._cuda.current_stream().cuda_stream):
+        with _in_cupy(cupy, int(self._cuda.current_stream().cuda_stream)):
             yield
 
     def _seconds(self, run: Run) -> float:
@@ -281,6 +281,22 @@ class GraphClock(_GpuClock):
                 graph.capture_end()
         self._cuda.current_stream().wait_stream(stream)
         return graph
+
+
+class _TorchsStream:
+    """torch's current stream, to those who ask for its address by the protocol of CUDA's Python libraries."""
+
+    def __init__(self, address: int) -> None:
+        self._address = address
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._address  # the protocol's version first
+
+
+def _in_cupy(cupy: Any, address: int) -> Any:
+    """A scope in which cupy's current stream is the one at this address."""
+    take_in = getattr(cupy.cuda.Stream, "from_external", None)  # none before cupy 14, which warns of the other way
+    return cupy.cuda.ExternalStream(address) if take_in is None else take_in(_TorchsStream(address))
 
 
 def _device_index(args: Iterable[Any]) -> int | None:
