@@ -26,8 +26,8 @@ class Case:
         inputs: of an M, the arguments of a call by position: a grid first, where there is one.
         launch: calls the kernel as its users do, given these.
         error: from the arguments after a launch to the largest error over the largest value.
+        space: the configurations.
         ends: the last M of each class; within a class no tile of the Space is cut by M.
-        coarse: Ms that are searched whole.
         few: Ms of warm calls: the GPU must be busy for less than the host, or the queue never fill.
         synchronise: waits for the device.
     """
@@ -36,8 +36,8 @@ class Case:
     inputs: Callable[[int], Sequence[Any]]
     launch: Callable[[Any, Sequence[Any]], Any]
     error: Callable[[Sequence[Any]], float]
+    space: Space
     ends: Sequence[int]
-    coarse: Sequence[int]
     few: Sequence[int]
     synchronise: Callable[[], None]
     device: str
@@ -76,8 +76,8 @@ def gemm() -> Case:
         return float((c[rows].double() - expected).abs().max() / expected.abs().max())
 
     return Case(
-        tuned, inputs, launch, error, [*range(64, 4096, 64), *range(4096, 8193, 128)],
-        [*range(64, 1025, 64), *range(1152, 2049, 128), 2304, 2560, 3072, 3584, 4096, 5120, 6144, 8192],
+        tuned, inputs, launch, error, triton_gemm.SPACE,
+        [1, 2, 4, 8, 16, 32, *range(64, 4096, 64), *range(4096, 8193, 128)],
         [3, 17, 40, 64], torch.cuda.synchronize, torch.cuda.get_device_name().split()[-1].lower(), True,
     )  # fmt: skip
 
@@ -102,6 +102,6 @@ def stand_in() -> Case:
 
     ends = range(64, 2049, 64)
     return Case(
-        tuned, lambda m: [m], lambda kernel, args: kernel(*args), lambda _: 0.0, ends, list(range(64, 2049, 128)),
+        tuned, lambda m: [m], lambda kernel, args: kernel(*args), lambda _: 0.0, space, ends,
         [3, 17, 40, 64], lambda: None, "cpu", False,
     )  # fmt: skip

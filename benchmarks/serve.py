@@ -4,10 +4,11 @@
 
 The matrix product of `examples/triton_gemm.py` over M in 1…8192, N = K = 4096, float16, 64 configurations.
 
-Offline, 32 sizes are tuned; whatever won there, tied with a winner or came second is timed once more for each class of
-sizes that no tile tells apart (a class is 64 sizes, 128 above 4096). The fewest ranges of classes with one
-configuration each that loses little anywhere become the rows of a table, at the sizes with which the nearest row
-serves just these ranges.
+Offline, all configurations are timed briefly at the last of each class of sizes, and those near the fastest there once
+more, for longer, at its last and its first. A class is the sizes that no tile tells apart: 64 of them, 128 above 4096;
+below 64, where the tile is filled up with rows that are there and few rows crowd in the cache, it ends at each power of
+two. The fewest ranges of classes with one configuration each that loses little at either end of any class become the
+rows of a table, at the sizes with which the nearest row serves just these ranges.
 
 A new process with an empty store looks up every size that is checked, and calls it: those on each side of every row
 boundary, and others up to 48. It counts what was measured or stored. Then it times warm calls of sizes that have no
@@ -30,8 +31,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
@@ -47,16 +48,36 @@ from tunesmith.tables.guards import guarded
 from tunesmith.tables.lines import Entry
 from tunesmith.tables.policy import RULES, Ladder
 
-FINALISTS, SWEEP_ROUNDS, SIDE_BY_SIDE = 20, 7, 100
+LOOK_ROUNDS, NEAR, SWEEP_ROUNDS, SIDE_BY_SIDE = 3, 0.07, 7, 100
 #: what a range's configuration may lose in each of its classes: the least with which the boundaries can all be checked
 TOLERANCES = (0.01, 0.015, 0.02)
 CHECKED, ROUNDS, CALLS = 48, 101, 200
 #: every size is measured for, so the nearest row serves however far it is
 RULE = "nearest-stock"
 
-#: a class of sizes: its first, its last, and the seconds of each configuration there
-Class = tuple[int, int, Mapping[Config, float]]
 Range = tuple[int, int, Config]
+
+
+@dataclass(frozen=True)
+class Class:
+    """Sizes that no tile tells apart.
+
+    Attributes:
+        at_first, at_last: seconds of configurations near the fastest.
+    """
+
+    first: int
+    last: int
+    at_first: Mapping[Config, float]
+    at_last: Mapping[Config, float]
+
+    def lost(self) -> dict[Config, float]:
+        """What each configuration loses to the fastest, where it loses more."""
+        first, last = min(self.at_first.values()), min(self.at_last.values())
+        return {
+            config: max(self.at_first[config] / first, seconds / last) - 1
+            for config, seconds in self.at_last.items() if config in self.at_first
+        }  # fmt: skip
 
 
 def engine(kernel: Any) -> Any:
@@ -73,17 +94,14 @@ def medians(kernel: Any, args: Sequence[Any], only: Sequence[Config], rounds: in
     return {t.config: t.outcome.median_s for t in recording.trials if isinstance(t.outcome, Measured)}
 
 
-def winners(case: Case, kernel: Any) -> list[Config]:
-    """What won somewhere, what tied with it, and what came second; the most frequent first."""
-    won, near = Counter[Config](), Counter[Config]()
-    for m in case.coarse:
-        choice = engine(kernel).tune(*case.inputs(m)).choice
-        won[choice.config] += 1
-        near.update([*choice.ties, *([choice.runner_up] if choice.runner_up else [])])
-    ranked = dict.fromkeys(
-        [*(config for config, _ in won.most_common()), *(config for config, _ in near.most_common())]
-    )
-    return list(ranked)[: max(FINALISTS, len(won))]
+def class_of(case: Case, kernel: Any, first: int, last: int) -> Class:
+    """Times of the configurations that a short look leaves near the fastest."""
+    args = case.inputs(last)
+    briefly = medians(kernel, args, list(case.space), LOOK_ROUNDS)
+    bound = min(briefly.values()) * (1 + NEAR)
+    near = [config for config, seconds in briefly.items() if seconds <= bound]
+    at_last = medians(kernel, args, near, SWEEP_ROUNDS)
+    return Class(first, last, medians(kernel, case.inputs(first), near, SWEEP_ROUNDS), at_last)
 
 
 def ranges(classes: Sequence[Class], tolerance: float) -> list[Range]:
@@ -91,17 +109,15 @@ def ranges(classes: Sequence[Class], tolerance: float) -> list[Range]:
     found: list[Range] = []
     i = 0
     while i < len(classes):
-        alive = dict.fromkeys(classes[i][2], 0.0)  # → the most it loses so far
+        alive = classes[i].lost()  # → the most it loses so far
         last, left = i, alive
         for j in range(i, len(classes)):
-            times = classes[j][2]
-            best = min(times.values())
-            left = {c: max(lost, times[c] / best - 1) for c, lost in left.items() if c in times}
-            left = {c: lost for c, lost in left.items() if lost <= tolerance}
+            lost = classes[j].lost()
+            left = {c: most for c, before in left.items() if c in lost and (most := max(before, lost[c])) <= tolerance}
             if not left:
                 break
             last, alive = j, left
-        found.append((classes[i][0], classes[last][1], min(alive, key=alive.__getitem__)))
+        found.append((classes[i].first, classes[last].last, min(alive, key=alive.__getitem__)))
         i = last + 1
     return found
 
@@ -139,11 +155,8 @@ def checked_sizes(boundary: Sequence[int], upto: int) -> list[int]:
 def offline(case: Case, path: Path) -> tuple[list[int], dict[str, Any]]:
     """Make the table; the sizes to check, and what was done."""
     kernel, start = case.tuned(), time.perf_counter()
-    only = winners(case, kernel)
-    tuned_s = time.perf_counter() - start
-    classes: list[Class] = []
-    for first, end in zip([1, *(end + 1 for end in case.ends)], case.ends, strict=False):
-        classes.append((first, end, medians(kernel, case.inputs(end), only, SWEEP_ROUNDS)))
+    firsts = [1, *(end + 1 for end in case.ends)]
+    classes = [class_of(case, kernel, first, last) for first, last in zip(firsts, case.ends, strict=False)]
     upto = case.ends[-1]
     for tolerance in TOLERANCES:
         wanted = ranges(classes, tolerance)
@@ -154,13 +167,13 @@ def offline(case: Case, path: Path) -> tuple[list[int], dict[str, Any]]:
     rows: dict[Any, Entry] = {}
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     for m, config in keys.items():
-        end, times = next((end, times) for first, end, times in classes if first <= m <= end)
+        of = next(one for one in classes if one.first <= m <= one.last)
         problem = engine(kernel).key(*case.inputs(m)).problem
-        rows[problem] = Entry(config, times[config], {"at": now, "measured_at": f"M={end}"})
+        rows[problem] = Entry(config, of.at_last[config], {"at": now, "measured_at": f"M={of.last}"})
     key = engine(kernel).key(*case.inputs(upto))
     NativeTable(NAME, key.device, rows, key.fingerprint, key.protocol, dict(key.soft)).write(path)
     told = {
-        "tuned_s": tuned_s, "offline_s": time.perf_counter() - start, "finalists": len(only), "classes": len(classes),
+        "offline_s": time.perf_counter() - start, "configs": len(list(case.space)), "classes": len(classes),
         "ranges": len(wanted), "rows": len(keys), "tolerance": tolerance,
     }  # fmt: skip
     return checked_sizes(boundary, upto), told

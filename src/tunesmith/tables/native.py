@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -126,7 +127,7 @@ class NativeTable:
         write_whole(path, self.data())
 
     def data(self) -> bytes:
-        """The file's content: rows sorted by Problem, one a line."""
+        """The file's content: rows sorted by Problem (M=200 before M=1000), one a line."""
         head = {
             "format": FORMAT,
             "kernel": self.kernel,
@@ -136,7 +137,7 @@ class NativeTable:
             "soft": dict(self.soft),
         }
         lines = [f'  "{name}": {_spell(value)},' for name, value in head.items() if value or name in REQUIRED]
-        rows = [f"    {_spell(p.text)}: {_spell(_entry_data(e))}" for p, e in sorted(self.rows.items(), key=_by_text)]
+        rows = [f"    {_spell(p.text)}: {_spell(_entry_data(e))}" for p, e in sorted(self.rows.items(), key=_in_order)]
         return "\n".join(["{", *lines, '  "rows": {', ",\n".join(rows), "  }", "}", ""]).encode()
 
 
@@ -145,8 +146,11 @@ def spelled(soft: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted(soft.items()))
 
 
-def _by_text(row: tuple[Problem, Entry]) -> str:
-    return row[0].text
+def _in_order(row: tuple[Problem, Entry]) -> list[tuple[str, float, str]]:
+    """Numbers by their size, not by their digits: rules that take the first of two equal rows mean the smaller size."""
+    return [
+        (name, value if isinstance(value, (int, float)) else math.inf, str(value)) for name, value in row[0].items()
+    ]
 
 
 def _spell(value: object) -> str:
