@@ -17,7 +17,7 @@ same calls, `warm_over_memory` the median of the rounds' ratios.
 
 Last, each of these sizes gets a search of its own, in a kernel that knows nothing, with the defaults. Where it chose
 another configuration, the two are timed in 100 rounds side by side, in random order; `over_own` is the median of the
-table's over the median of the search's.
+rounds' ratios, the table's over the search's.
 """
 
 from __future__ import annotations
@@ -48,14 +48,16 @@ from tunesmith.tables.guards import guarded
 from tunesmith.tables.lines import Entry
 from tunesmith.tables.policy import RULES, Ladder
 
-LOOK_ROUNDS, NEAR, SWEEP_ROUNDS, SIDE_BY_SIDE = 3, 0.07, 7, 100
+LOOK_ROUNDS, NEAR, SWEEP_ROUNDS, SIDE_BY_SIDE = 3, 0.05, 11, 100
 #: what a range's configuration may lose in each of its classes: the least with which the boundaries can all be checked
-TOLERANCES = (0.01, 0.015, 0.02)
+TOLERANCES = (0.01, 0.0125, 0.015, 0.0175, 0.02)
 CHECKED, ROUNDS, CALLS = 48, 101, 200
 #: every size is measured for, so the nearest row serves however far it is
 RULE = "nearest-stock"
 
 Range = tuple[int, int, Config]
+#: of each configuration, the seconds in each round
+Samples = Mapping[Config, Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -63,21 +65,27 @@ class Class:
     """Sizes that no tile tells apart.
 
     Attributes:
-        at_first, at_last: seconds of configurations near the fastest.
+        at_first, at_last: of configurations near the fastest, the seconds in each round.
     """
 
     first: int
     last: int
-    at_first: Mapping[Config, float]
-    at_last: Mapping[Config, float]
+    at_first: Samples
+    at_last: Samples
 
     def lost(self) -> dict[Config, float]:
-        """What each configuration loses to the fastest, where it loses more."""
-        first, last = min(self.at_first.values()), min(self.at_last.values())
-        return {
-            config: max(self.at_first[config] / first, seconds / last) - 1
-            for config, seconds in self.at_last.items() if config in self.at_first
-        }  # fmt: skip
+        """What each configuration loses to the fastest, at the end where it loses more."""
+        first, last = over_fastest(self.at_first), over_fastest(self.at_last)
+        return {config: max(first[config], over) - 1 for config, over in last.items() if config in first}
+
+
+def over_fastest(samples: Samples) -> dict[Config, float]:
+    """How much longer than the fastest, as the median of the rounds' ratios: the clock drifts from round to round."""
+    fastest = min(samples.values(), key=median)
+    return {
+        config: median([one / best for one, best in zip(seconds, fastest, strict=True)])
+        for config, seconds in samples.items()
+    }
 
 
 def engine(kernel: Any) -> Any:
@@ -88,20 +96,19 @@ def engine(kernel: Any) -> Any:
 # --- offline ----------------------------------------------------------------------------------------
 
 
-def medians(kernel: Any, args: Sequence[Any], only: Sequence[Config], rounds: int) -> dict[Config, float]:
-    """Seconds of each of these configurations that runs, timed side by side."""
+def timed(kernel: Any, args: Sequence[Any], only: Sequence[Config], rounds: int) -> Samples:
+    """Seconds of each of these configurations that runs, side by side in rounds."""
     recording = engine(kernel).record(*args, only=only, rounds=rounds)
-    return {t.config: t.outcome.median_s for t in recording.trials if isinstance(t.outcome, Measured)}
+    return {t.config: t.outcome.samples_s for t in recording.trials if isinstance(t.outcome, Measured)}
 
 
 def class_of(case: Case, kernel: Any, first: int, last: int) -> Class:
     """Times of the configurations that a short look leaves near the fastest."""
     args = case.inputs(last)
-    briefly = medians(kernel, args, list(case.space), LOOK_ROUNDS)
-    bound = min(briefly.values()) * (1 + NEAR)
-    near = [config for config, seconds in briefly.items() if seconds <= bound]
-    at_last = medians(kernel, args, near, SWEEP_ROUNDS)
-    return Class(first, last, medians(kernel, case.inputs(first), near, SWEEP_ROUNDS), at_last)
+    briefly = over_fastest(timed(kernel, args, list(case.space), LOOK_ROUNDS))
+    near = [config for config, over in briefly.items() if over <= 1 + NEAR]
+    at_last = timed(kernel, args, near, SWEEP_ROUNDS)
+    return Class(first, last, timed(kernel, case.inputs(first), near, SWEEP_ROUNDS), at_last)
 
 
 def ranges(classes: Sequence[Class], tolerance: float) -> list[Range]:
@@ -164,12 +171,15 @@ def offline(case: Case, path: Path) -> tuple[list[int], dict[str, Any]]:
         boundary = sides(keys, upto)
         if len(boundary) <= CHECKED:
             break
+    for first, last, config in wanted:
+        most = max(one.lost()[config] for one in classes if first <= one.first <= last)
+        print(f"{first:5}…{last:<5} {config}  loses at most {most:.1%}", flush=True)
     rows: dict[Any, Entry] = {}
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     for m, config in keys.items():
         of = next(one for one in classes if one.first <= m <= one.last)
         problem = engine(kernel).key(*case.inputs(m)).problem
-        rows[problem] = Entry(config, of.at_last[config], {"at": now, "measured_at": f"M={of.last}"})
+        rows[problem] = Entry(config, median(of.at_last[config]), {"at": now, "measured_at": f"M={of.last}"})
     key = engine(kernel).key(*case.inputs(upto))
     NativeTable(NAME, key.device, rows, key.fingerprint, key.protocol, dict(key.soft)).write(path)
     told = {
@@ -259,10 +269,11 @@ def against_own(case: Case, m: int, config: Config) -> dict[str, Any]:
     tune_s = time.perf_counter() - start
     row: dict[str, Any] = {"own": dict(own.config), "own_s": own.median_s, "tune_s": tune_s, "over_own": 1.0}
     if own.config != config:
-        both = medians(kernel, args, [own.config, config], SIDE_BY_SIDE)
+        both = timed(kernel, args, [own.config, config], SIDE_BY_SIDE)
         if config not in both:
             sys.exit(f"M={m}: the table's {config} does not run")
-        row |= {"own_s": both[own.config], "table_s": both[config], "over_own": both[config] / both[own.config]}
+        ratios = [mine / theirs for mine, theirs in zip(both[config], both[own.config], strict=True)]
+        row |= {"own_s": median(both[own.config]), "table_s": median(both[config]), "over_own": median(ratios)}
     return row
 
 

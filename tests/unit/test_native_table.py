@@ -82,7 +82,7 @@ def test_the_file_opens_with_its_format_and_has_a_line_for_each_problem(path: Pa
     text = path.read_text()
     assert text.startswith('{\n  "format": "tunesmith-table/1",\n  "kernel": "matmul",\n')
     assert [line.split('": ')[0].strip() for line in text.splitlines() if "BLOCK" in line] == [
-        '"M=1024,dtype=float32', '"M=512,dtype=float32',
+        '"M=512,dtype=float32', '"M=1024,dtype=float32',
     ]  # fmt: skip
     assert json.loads(text)["rows"]["M=512,dtype=float32"] == {
         "config": {"BLOCK": 64}, "median_s": 0.001, "provenance": {"at": "2026"},
