@@ -57,7 +57,7 @@ def test_the_file_opens_with_its_format_and_keeps_samples_as_rows(tmp_path: Path
         (None, "No such file"),
         (b"garbage", "cannot be read"),
         (b"\x1f\x8b garbage", "cannot be read"),
-        (gzip.compress(b'{"format": "tunesmith-recording/1"}')[:-9], "cannot be read"),
+        (gzip.compress(b'{"format": "tunesmith-recording/1"}', mtime=0)[:-9], "cannot be read"),
         (b"[]", "not a JSON object"),
         (b'{"format": "tunesmith-table/1"}', "not a recording"),
         (b'{"format": "tunesmith-recording/1"}', "'kernel' is missing"),
