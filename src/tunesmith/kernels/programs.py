@@ -32,10 +32,6 @@ class Fresh:
     shape: tuple[int, ...]
     dtype: Any
 
-    def data_ptr(self) -> int:
-        """What torch allocates is aligned."""
-        return 0
-
 
 @dataclass(frozen=True)
 class Program:
@@ -164,7 +160,9 @@ class ProgramsKernel:
     def _compiled(self, config: Config) -> tuple[list[Any], Plan]:
         """(the Triton kernels for this call's types, what they launch)."""
         wanted = self.plan(config, self._args)
-        known = {**self._args, **{array.name: array for array in wanted.fresh}}
+        device = self._args[self._all[0]].device
+        fresh = {array.name: Outline(array.dtype, array.shape, (), device, address=0) for array in wanted.fresh}
+        known = {**self._args, **fresh}
         kernels = [
             self._of(one.name, one.constants).for_call(
                 (one.grid, *[None if name is None else known[name] for name in one.names], *one.integers), self._device

@@ -32,7 +32,7 @@ _SHORTEST = 0.5
 
 def work(problem: Problem, config: Config) -> Work:
     """What a launch does, for the performance model: every sequence as long as the longest."""
-    B, HQ, HKV, D, S, _ = _sizes(problem)
+    B, HQ, HKV, D, S, page = _sizes(problem)
     knobs = cast("dict[str, int]", dict(config))
     rows, columns, splits, threads = knobs["BLOCK_H"], knobs["BLOCK_N"], knobs["SPLITS"], 32 * knobs["num_warps"]
     dtype = str(problem["q.dtype"])
@@ -42,13 +42,13 @@ def work(problem: Problem, config: Config) -> Work:
         blocks=B * HKV * -(-(HQ // HKV) // rows) * splits,
         threads=threads,
         steps=max(1, -(-S // (columns * splits))),
-        stages=knobs["num_stages"],
+        stages=_buffers(page, knobs["num_stages"]) + 1,
         flops=4.0 * rows * columns * wide,
         operations=10.0 * rows * columns,
         step_bytes=step_bytes,
         end_bytes=rows * D * (item if splits == 1 else 8),
         once_bytes=2.0 * B * S * HKV * D * item,
-        shared_bytes=round(knobs["num_stages"] * step_bytes),
+        shared_bytes=round(_buffers(page, knobs["num_stages"]) * step_bytes),
         registers=rows * (wide + columns) // threads + TILE_REGISTERS,
         dtype=dtype,
         matrix_rows=rows,
@@ -58,13 +58,16 @@ def work(problem: Problem, config: Config) -> Work:
 def default(problem: Problem, device: Device) -> Config:
     """64 keys at a time, and each sequence in as many parts as it takes to keep the GPU busy."""
     legal = space(problem, device)
-    B, HQ, HKV, _, _, _ = _sizes(problem)
+    B, HQ, HKV, _, _, page = _sizes(problem)
     programs = max(1, B * HKV)
     wanted = next_power_of_two(-(-_PROGRAMS_A_UNIT * device.units // programs))
     rows = min(64, max(LEAST, next_power_of_two(HQ // HKV)))
-    for splits in sorted(_SPLITS, key=lambda number: (number > wanted, abs(number - wanted))):
-        for columns, stages in ((64, 3), (64, 2), (32, 3), (32, 2), (16, 2)):
-            config = Config(BLOCK_N=columns, BLOCK_H=rows, SPLITS=splits, num_warps=4, num_stages=stages)
+    splits = sorted(_SPLITS, key=lambda number: (number > wanted, abs(number - wanted)))
+    for columns, depth in ((64, 2), (64, 1), (32, 2), (32, 1), (16, 1)):
+        for number in splits:
+            config = Config(
+                BLOCK_N=columns, BLOCK_H=rows, SPLITS=number, num_warps=4, num_stages=_stages(page)[depth]
+            )  # fmt: skip
             if config in legal:
                 return config
     return next(iter(legal))
@@ -72,7 +75,7 @@ def default(problem: Problem, device: Device) -> Config:
 
 def space(problem: Problem, device: Device) -> Space:
     """Keys at a time, heads at a time, parts of a sequence, as fit the sizes."""
-    B, HQ, HKV, D, S, _ = _sizes(problem)
+    B, HQ, HKV, D, S, page = _sizes(problem)
     item, wide = ITEM_BYTES[str(problem["q.dtype"])], padded(D)
     group = next_power_of_two(HQ // HKV)
     axes = Space(
@@ -80,7 +83,7 @@ def space(problem: Problem, device: Device) -> Space:
         BLOCK_H=[rows for rows in (16, 32, 64) if rows == LEAST or rows < 2 * group],
         SPLITS=list(_SPLITS),
         num_warps=[1, 2, 4, 8],
-        num_stages=[1, 2, 3, 4],
+        num_stages=list(_stages(page)),
     )
     shared = device.shared_bytes_per_block
 
@@ -95,7 +98,7 @@ def space(problem: Problem, device: Device) -> Space:
         return BLOCK_H * (wide + BLOCK_N) * (2 if item == 4 else 1) <= 32 * num_warps * 160
 
     def _fits_shared(BLOCK_N: int, BLOCK_H: int, num_stages: int) -> bool:
-        wanted = (2 * BLOCK_N * max(1, num_stages - 1) + BLOCK_H) * wide * item
+        wanted = (2 * BLOCK_N * _buffers(page, num_stages) + BLOCK_H) * wide * item
         return not shared or wanted <= shared
 
     return (
@@ -104,6 +107,16 @@ def space(problem: Problem, device: Device) -> Space:
         .where(_fits_registers, "sums and scores would spill")
         .where(_fits_shared, "even one stage less would not fit the shared memory")
     )
+
+
+def _stages(page: int) -> tuple[int, ...]:
+    """Depths of the pipeline, each with one more buffer: where a page is looked up first, that takes a stage of two."""
+    return (1, 3, 5, 7) if page else (1, 2, 3, 4)
+
+
+def _buffers(page: int, stages: int) -> int:
+    """Tiles of keys, and of values, that are in shared memory at once."""
+    return max(1, (stages - 1) // 2 if page else stages - 1)
 
 
 def _sizes(problem: Problem) -> tuple[int, ...]:

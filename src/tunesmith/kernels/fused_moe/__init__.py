@@ -1,8 +1,8 @@
 """`fused_moe`: a layer of experts on a GPU, in Triton, with the knobs that SGLang and vLLM tune. See device.py.
 
-Each token goes to top_k of the E experts, each of which is silu(x · gateᵀ) * (x · upᵀ) and a product with w2. One Config
-serves both products, as it does in these engines, so a table of it can be exported for them. Imports neither torch nor
-Triton until a layer is asked for.
+Each token goes to top_k of the E experts, each of which is silu(x · gateᵀ) * (x · upᵀ) and a product with w2. One
+Config serves both products, as it does in these engines, so a table of it can be exported for them. Imports neither
+torch nor Triton until a layer is asked for.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def space(problem: Problem, device: Device) -> Space:
     axes = Space(
         BLOCK_SIZE_M=[rows for rows in (16, 32, 64, 128, 256) if rows <= max(32, 4 * each)],
         BLOCK_SIZE_N=[columns for columns in (32, 64, 128, 256) if columns < 4 * max(N, 16)],
-        BLOCK_SIZE_K=[depth for depth in ((16, 32, 64) if item == 4 else (64, 128, 256)) if depth < 2 * max(N, K, 32)],
+        BLOCK_SIZE_K=[depth for depth in ((16, 32, 64) if item == 4 else (64, 128, 256)) if depth < 2 * max(N, K, 64)],
         GROUP_SIZE_M=[1, 16, 32, 64],
         num_warps=[4, 8],
         num_stages=[2, 3] if item == 4 else [2, 3, 4, 5],

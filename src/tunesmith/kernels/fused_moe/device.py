@@ -38,7 +38,7 @@ def align(
     own = tl.sum(tl.where(bins == expert, blocks, 0))
     if expert == 0:
         tl.store(padded, tl.sum(blocks) * BLOCK_SIZE_M)
-    for block in range(0, own):
+    for block in range(own):
         tl.store(experts + first + block, expert)
     place = first * BLOCK_SIZE_M
     for start in range(0, assignments, CHUNK):
@@ -79,7 +79,7 @@ def grouped_gemm(
     x = a + (m // sharers).to(tl.int64)[:, None] * stride_am + k[None, :]
     y = b + expert * stride_ae + (n % N).to(tl.int64)[None, :] * stride_bn + k.to(tl.int64)[:, None] * stride_bk
     total = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), tl.float32)
-    for i in range(0, tl.cdiv(K, BLOCK_SIZE_K)):
+    for i in range(tl.cdiv(K, BLOCK_SIZE_K)):
         if EVEN_K:
             p, q = tl.load(x, mask=there[:, None], other=0.0), tl.load(y)
         else:

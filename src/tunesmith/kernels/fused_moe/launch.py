@@ -59,14 +59,13 @@ def plan(config: Config, args: Mapping[str, Any]) -> Plan:
         product("x", "w1", "projected", assignments, 2 * N, K, top_k, args["x"].stride()[0]),
         Program("silu_and_mul", (assignments, elementwise(N)), ("projected", "activated"), (N,), lane),
         product("activated", "w2", "parts", assignments, K, N, 1, N),
-        Program(
-            "combine", (M, elementwise(K)), ("parts", "topk_ids", "out"), (K, E), Config({**lane, "TOP_K": top_k})
-        ),
+        Program("combine", (M, elementwise(K)), ("parts", "topk_ids", "out"), (K, E), Config({**lane, "TOP_K": top_k})),
     )
     fresh = (
         Fresh("order", (most,), integers), Fresh("experts", (most // block,), integers),
         Fresh("padded", (1,), integers), Fresh("projected", (assignments, 2 * N), dtype),
-        Fresh("activated", (assignments, N), dtype), Fresh("parts", (assignments, K), dtype), Fresh("out", (M, K), dtype),
+        Fresh("activated", (assignments, N), dtype), Fresh("parts", (assignments, K), dtype),
+        Fresh("out", (M, K), dtype),
     )  # fmt: skip
     return Plan(programs, fresh, "out")
 
