@@ -11,12 +11,19 @@ from torch.library import opcheck
 from tunesmith import Config, Problem, ops, ops_attention
 from tunesmith.kernels import decode_attention as package
 from tunesmith.kernels.decode_attention import arguments, decode_attention, make_inputs, reference
+from tunesmith.options import options
 
 KERNEL = package.kernel.kernel
 BASE = Config(BLOCK_N=64, BLOCK_H=16, SPLITS=1, num_warps=4, num_stages=2)
 HOW = ({}, {"SPLITS": 4}, {"SPLITS": 64, "BLOCK_N": 16}, {"BLOCK_H": 32, "SPLITS": 2, "num_stages": 3})
 ALLOWED = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}
 NAMES = ("q", "k", "v", "lens", "pages", "scale", "B", "HQ", "HKV", "D", "S", "page_size")
+
+
+@pytest.fixture
+def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNESMITH_BUDGET_S", "15")
+    options.cache_clear()
 
 
 def off(args: tuple[Any, ...], result: Any) -> float:
@@ -108,13 +115,14 @@ def test_every_way_is_right_and_an_operator(dtype: Any, page: int) -> None:
     ):  # fmt: skip
         assert off(args, made) < max(ALLOWED[dtype], 1e-3)  # torch may be allowed TF32
         assert not made[2].any()
-    opcheck(torch.ops.tunesmith.decode_attention, (*given, None, None))
+    q, k, v, lens, pages = given
+    clean = q, k.nan_to_num(), v.nan_to_num(), lens, pages  # what is no number does not equal itself
+    opcheck(torch.ops.tunesmith.decode_attention, (*clean, None, None))
     compiled = torch.compile(lambda *rest: ops.decode_attention(*rest) + 1, fullgraph=True)
     assert off(args, compiled(*given) - 1) < max(4 * ALLOWED[dtype], 1e-3)
 
 
-def test_a_search_chooses_and_what_it_finds_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNESMITH_BUDGET_S", "20")
+def test_a_search_chooses_and_what_it_finds_serves(short_searches: None) -> None:
     q, k, v, lens, pages = cache([2000, 700, 1500, 1], 32, 8, 128, 2048, 16, torch.bfloat16)
     summary = ops_attention.tune(q, k, v, lens, pages)
     assert summary.choice is not None
@@ -123,8 +131,7 @@ def test_a_search_chooses_and_what_it_finds_serves(monkeypatch: pytest.MonkeyPat
     assert "serves (store)" in ops_attention.scores(q, k, v, lens, pages)
 
 
-def test_a_problem_by_hand_can_be_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNESMITH_BUDGET_S", "10")
+def test_a_problem_by_hand_can_be_tuned(short_searches: None) -> None:
     made = make_inputs(Problem.parse("B=8,HQ=32,HKV=8,D=128,S=4096,page_size=0,q.dtype=bfloat16"))
     summary = package.kernel.tune(**made)
     assert summary.choice is not None

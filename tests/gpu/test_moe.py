@@ -13,6 +13,7 @@ from tunesmith import Config, Problem, ops, ops_moe
 from tunesmith.cli import main
 from tunesmith.kernels import fused_moe as package
 from tunesmith.kernels.fused_moe import arguments, fused_moe, make_inputs, reference, route
+from tunesmith.options import options
 
 KERNEL = package.kernel.kernel
 BASE = Config(BLOCK_SIZE_M=16, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64, GROUP_SIZE_M=1, num_warps=4, num_stages=3)
@@ -21,6 +22,12 @@ HOW = (
     {"BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 128, "num_stages": 2},
 )  # fmt: skip
 ALLOWED = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}
+
+
+@pytest.fixture
+def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNESMITH_BUDGET_S", "15")
+    options.cache_clear()
 
 
 def off(result: Any, exact: Any) -> float:
@@ -101,8 +108,7 @@ def test_every_way_is_right_and_an_operator(dtype: Any) -> None:
     assert off(compiled(x, w1, w2, weights, ids) - 1, exact) < max(2 * ALLOWED[dtype], 1e-3)
 
 
-def test_a_search_chooses_and_what_it_finds_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNESMITH_BUDGET_S", "20")
+def test_a_search_chooses_and_what_it_finds_serves(short_searches: None) -> None:
     args = layer(16, 16, 256, 512, 2, torch.bfloat16)
     summary = ops_moe.tune(*args)
     assert summary.choice is not None
@@ -111,10 +117,9 @@ def test_a_search_chooses_and_what_it_finds_serves(monkeypatch: pytest.MonkeyPat
     assert "serves (store)" in ops_moe.scores(*args)
 
 
-def test_tuned_into_a_table_and_exported_for_both_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuned_into_a_table_and_exported_for_both_engines(tmp_path: Path, short_searches: None) -> None:
     import triton
 
-    monkeypatch.setenv("TUNESMITH_BUDGET_S", "10")
     sizes = "E=16,N=256,K=512,top_k=2"
     table = tmp_path / "moe.json"
     asked = [word for M in (1, 64) for word in ("--problem", f"M={M},{sizes},dtype=bfloat16")]

@@ -1,4 +1,4 @@
-"""`ops.fused_moe` and `ops.decode_attention`: right by every way on the CPU, operators that torch.compile takes whole."""
+"""`ops.fused_moe` and `ops.decode_attention`: right by every way on the CPU, and operators for torch.compile."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tunesmith import Config, Problem, ops, ops_attention, ops_moe
 from tunesmith.core.device import known_device
 from tunesmith.errors import BadInput
 from tunesmith.kernels import decode_attention, fused_moe
+from tunesmith.options import options
 
 ALLOWED = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 H200 = known_device("NVIDIA H200")
@@ -29,6 +30,12 @@ def own_choosers() -> Any:
     ops_attention._cpu.cache_clear()
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNESMITH_BUDGET_S", "4")
+    options.cache_clear()
 
 
 def layer(dtype: Any = torch.float32, M: int = 9, E: int = 8, N: int = 24, K: int = 16, top_k: int = 2) -> Any:
@@ -115,8 +122,7 @@ def test_torch_compile_takes_them_whole() -> None:
 # --- choosing -----------------------------------------------------------------------------------------------------
 
 
-def test_a_search_measures_every_way_and_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNESMITH_BUDGET_S", "4")
+def test_a_search_measures_every_way_and_is_used(short_searches: None) -> None:
     args = layer(torch.bfloat16, top_k=4)
     summary = ops_moe.tune(*args)
     assert {trial.config["by"] for trial in summary.trials} >= {"torch, all experts"}
