@@ -200,7 +200,7 @@ def test_a_table_is_exported_for_both_engines_and_they_would_find_it(tmp_path: P
     NativeTable("fused_moe", H200.identity, rows, soft={"triton": "3.6.0"}).write(tmp_path / "moe.json")
     asked = [
         str(tmp_path / "moe.json"), "--layer", "experts=128,intermediate=768", "--device", "NVIDIA H200",
-        "--triton", "3.6.0", "--where", "E=128,N=768,K=2048,top_k=8", "-o", str(tmp_path / "out"),
+        "--triton", "3.6.0", "-o", str(tmp_path / "out"),
     ]  # fmt: skip
     for engine in ("sglang", "vllm"):
         assert main(["table", "export", *asked, "--to", f"{engine}-moe"]) == 0
@@ -216,3 +216,15 @@ def test_a_table_is_exported_for_both_engines_and_they_would_find_it(tmp_path: P
         "BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps", "num_stages"
     ]  # fmt: skip
     assert json.loads(vllm.read_text()).pop("triton_version") == "3.6.0"
+
+
+def test_an_export_takes_the_rows_of_its_layer_alone(tmp_path: Path, capsys: Any) -> None:
+    rows = {problem(16, 8, 14336, 4096, k): Entry(default(problem(16, 8, 14336, 4096, k), H200)) for k in (1, 2)}
+    NativeTable("fused_moe", H200.identity, rows).write(tmp_path / "moe.json")
+    asked = ["table", "export", str(tmp_path / "moe.json"), "--to", "vllm-moe", "--device", "NVIDIA H200"]
+    asked += ["--triton", "3.6.0", "-o", str(tmp_path / "out")]
+    assert main([*asked, "--layer", "experts=8,intermediate=14336,tp=2"]) == 2
+    assert "no row has {'E': 8, 'N': 7168}" in capsys.readouterr().err
+    assert main([*asked, "--layer", "experts=8,intermediate=14336"]) == 2
+    assert "several rows are of M=16: say which" in capsys.readouterr().err
+    assert main([*asked, "--layer", "experts=8,intermediate=14336", "--where", "top_k=2"]) == 0
