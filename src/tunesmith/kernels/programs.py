@@ -18,7 +18,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
-from tunesmith.errors import BadInput
+from tunesmith.errors import BadInput, MissingEngine
 from tunesmith.kernel import Built, Specialised, Task
 
 FLOATS = ("bfloat16", "float16", "float32")
@@ -112,10 +112,7 @@ class ProgramsKernel:
         return _triton_kernel(self._module, program, frozenset(constants))
 
     def fingerprint(self) -> str:
-        from tunesmith import fingerprint
-
-        module = import_module(self._module)
-        return "-".join(fingerprint.of_function(getattr(module, program))[:12] for program in self._programs)
+        return "-".join(self._of(program, Config()).fingerprint()[:12] for program in self._programs)
 
     def environment(self) -> Mapping[str, str]:
         return self._of(self._programs[0], Config()).environment()
@@ -281,6 +278,21 @@ class Outline:
     def data_ptr(self) -> int:
         """Stands for an address: what it is divisible by is all that counts."""
         return self.address
+
+
+def drawer(device: str, seed: int) -> Any:
+    """Torch's generator of random numbers on a device.
+
+    Raises:
+        MissingEngine: where torch has no such device.
+    """
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise MissingEngine("inputs on a GPU need one that torch can use: torch.cuda.is_available() is False")
+    draw = torch.Generator(device=device)
+    draw.manual_seed(seed)
+    return draw
 
 
 # --- in a child -------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from tunesmith.core.problem import Problem, next_power_of_two
 from tunesmith.core.space import Space
 from tunesmith.errors import BadInput
 from tunesmith.kernels.decode_attention.launch import KNOBS, LEAST, PARAMETERS, SIZES, attention_kernel, padded
+from tunesmith.kernels.programs import drawer
 
 __all__ = ["arguments", "decode_attention", "default", "kernel", "make_inputs", "reference", "space", "work"]
 
@@ -207,8 +208,7 @@ def make_inputs(problem: Problem, seed: int = 0, device: str = "cuda") -> dict[s
         raise BadInput(
             f"decode_attention of {problem}: good values: HQ a multiple of HKV, page_size from 1, or 0 for none"
         )
-    draw = torch.Generator(device=device)
-    draw.manual_seed(seed)
+    draw = drawer(device, seed)
     dtype = getattr(torch, str(problem["q.dtype"]))
     many = -(-S // page) if page else 0
     shape = (B * many, page, HKV, D) if page else (B, S, HKV, D)

@@ -18,6 +18,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.errors import BadInput
 from tunesmith.kernels.fused_moe.launch import KNOBS, PARAMETERS, SIZES, moe_kernel
+from tunesmith.kernels.programs import drawer
 
 __all__ = ["arguments", "default", "fused_moe", "kernel", "make_inputs", "reference", "route", "space", "work"]
 
@@ -208,8 +209,7 @@ def make_inputs(problem: Problem, seed: int = 0, device: str = "cuda") -> dict[s
     M, E, N, K, top_k = _sizes(problem)
     if not 1 <= top_k <= E:
         raise BadInput(f"fused_moe: top_k={top_k} of E={E} experts; good values: 1 to {E}")
-    draw = torch.Generator(device=device)
-    draw.manual_seed(seed)
+    draw = drawer(device, seed)
     dtype = getattr(torch, str(problem["x.dtype"]))
 
     def normal(array: str, *shape: int) -> Any:
