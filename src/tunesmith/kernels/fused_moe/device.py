@@ -114,6 +114,6 @@ def combine(parts, ids, out, K, E, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
     total = tl.zeros((BLOCK,), tl.float32)
     for i in range(TOP_K):
         expert = tl.load(ids + token * TOP_K + i)
-        there = (k < K) & (expert >= 0) & (expert < E)
-        total += tl.load(parts + (token * TOP_K + i) * K + k, mask=there, other=0.0).to(tl.float32)
+        wide = tl.where((expert >= 0) & (expert < E), K, 0)
+        total += tl.load(parts + (token * TOP_K + i) * K + k, mask=k < wide, other=0.0).to(tl.float32)
     tl.store(out + token * K + k, total.to(out.dtype.element_ty), mask=k < K)
