@@ -17,10 +17,7 @@ from tunesmith.options import options
 
 KERNEL = package.kernel.kernel
 BASE = Config(BLOCK_SIZE_M=16, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64, GROUP_SIZE_M=1, num_warps=4, num_stages=3)
-HOW = (
-    {}, {"BLOCK_SIZE_M": 64, "GROUP_SIZE_M": 16}, {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "num_warps": 8},
-    {"BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 128, "num_stages": 2},
-)  # fmt: skip
+HOW = ({"BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 128}, {"BLOCK_SIZE_M": 64, "GROUP_SIZE_M": 16}, {"BLOCK_SIZE_M": 128})
 ALLOWED = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}
 
 
@@ -38,7 +35,8 @@ def layer(M: int, E: int, N: int, K: int, top_k: int, dtype: Any) -> tuple[Any, 
     def normal(*shape: int) -> Any:
         return (torch.randn(*shape, device="cuda") / shape[-1] ** 0.5).to(dtype)
 
-    return normal(M, K), normal(E, 2 * N, K), normal(E, K, N), *route(torch.randn(M, E, device="cuda"), top_k)
+    x = torch.randn(M, K, device="cuda").to(dtype)
+    return x, normal(E, 2 * N, K), normal(E, K, N), *route(torch.randn(M, E, device="cuda"), top_k)
 
 
 def launch_of(args: tuple[Any, ...], **knobs: Any) -> Any:
@@ -50,14 +48,14 @@ def launch_of(args: tuple[Any, ...], **knobs: Any) -> Any:
 def test_every_config_is_right_on_odd_sizes_and_strides(dtype: Any, how: dict[str, Any]) -> None:
     if dtype is torch.float32:
         how = {**how, "BLOCK_SIZE_K": 32}
-    for M, E, N, K, top_k in ((1, 8, 96, 128, 2), (77, 5, 65, 130, 3), (300, 60, 256, 512, 4), (33, 1, 40, 72, 1)):
-        x, w1, w2, weights, ids = layer(M, E, N, K, top_k, dtype)
-        for one, first in ((x, w1), (torch.cat([x, x], 1)[:, :K], w1.mT.contiguous().mT)):
-            args = arguments(one, first, w2, weights, ids)
-            launch = launch_of(args, **how)
-            for _ in range(3):
-                made = launch(*args)
-                assert off(made, reference(one, first, w2, weights, ids)) < ALLOWED[dtype], (how, M, E, N, K, top_k)
+    for number, sizes in enumerate(((1, 8, 96, 128, 2), (77, 5, 65, 130, 3), (300, 60, 256, 512, 4))):
+        x, w1, w2, weights, ids = layer(*sizes, dtype)
+        if number % 2:
+            x, w1, w2 = torch.cat([x, x], 1)[:, : x.shape[1]], w1.mT.contiguous().mT, torch.cat([w2, w2], 2)[:, :, ::2]
+        args = arguments(x, w1, w2, weights, ids)
+        launch = launch_of(args, **how)
+        for _ in range(3):
+            assert off(launch(*args), reference(x, w1, w2, weights, ids)) < ALLOWED[dtype], (how, sizes)
 
 
 @pytest.mark.parametrize("block", [16, 64, 128])
@@ -104,7 +102,7 @@ def test_every_way_is_right_and_an_operator(dtype: Any) -> None:
         # in torch's own float32 products TF32 may be allowed
         assert off(way(*given), exact) < max(ALLOWED[dtype], 1e-3), way
     opcheck(torch.ops.tunesmith.fused_moe, (x, w1, w2, weights, ids))
-    compiled = torch.compile(lambda *given: ops.fused_moe(*given) + 1, fullgraph=True)
+    compiled = torch.compile(lambda *given: ops.fused_moe(*given) + 1, fullgraph=True, backend="aot_eager")
     assert off(compiled(x, w1, w2, weights, ids) - 1, exact) < max(2 * ALLOWED[dtype], 1e-3)
 
 
