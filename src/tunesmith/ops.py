@@ -27,9 +27,13 @@ from tunesmith.events import Summary
 from tunesmith.kernel import Built
 from tunesmith.kernels import gemm
 from tunesmith.kernels.gemm import ACTIVATIONS, SAME
+from tunesmith.ops_attention import decode_attention
+from tunesmith.ops_moe import fused_moe, route
 from tunesmith.options import scoped_policy
 
-__all__ = ["ACTIVATIONS", "chooser", "linear", "matmul", "scores", "tune"]
+__all__ = [
+    "ACTIVATIONS", "chooser", "decode_attention", "fused_moe", "linear", "matmul", "route", "scores", "tune",
+]  # fmt: skip
 
 #: how many Configs a search tries, the library's calls among them
 TRIED = 72

@@ -22,8 +22,9 @@ from tunesmith.chooser.numerics import Checked, WrongResult
 from tunesmith.chooser.scores import scores
 from tunesmith.chooser.settings import torch_settings
 from tunesmith.core.config import Config
+from tunesmith.core.device import Device
 from tunesmith.core.outcome import Measured
-from tunesmith.core.problem import Bucket
+from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.stopping import CONFIDENCE, MARGIN
 from tunesmith.declaration import Declaration, Frontend, MakeInputs
 from tunesmith.errors import BadInput, unknown
@@ -47,6 +48,7 @@ def choose(
     *,
     args: Callable[..., Any] | Sequence[str] | None = None,
     library: str | None = None,
+    default: Callable[[Problem, Device], Config] | None = None,
     key: Sequence[str] | Callable[..., Mapping[str, object]] = (),
     strides: Sequence[str] = (),
     buckets: Mapping[str, Bucket] | None = None,
@@ -75,6 +77,8 @@ def choose(
         candidates: name → a callable, a tuned kernel with its Space, a Candidate, what `built` or `returning` made.
         args: the operation's arguments: a function that takes them, or their names; the reference's if not given.
         library: which candidate is the library's call; the first if not given.
+        default: which Config, with its candidate as `by`, is used where nothing is known and nothing may be measured;
+            the library's call if not given.
         key, strides, buckets, dims, flags, make_inputs, policy, budget_s, margin, confidence, clock, hot: see autotune.
         reference: the operation in float64, given the arguments by name.
         settings: of this process, that change what a library computes: their names and values are part of the key, and
@@ -104,9 +108,9 @@ def choose(
     )
     models = {one: candidate.model for one, candidate in made.items() if candidate.model is not None}
     usual = autotune(
-        space=alternatives.space, default=alternatives.default, key=key, strides=strides, buckets=buckets, dims=dims,
-        flags=flags, make_inputs=make_inputs, reference=reference, tolerance=COARSE if reference else None,
-        policy=policy, budget_s=budget_s, candidates=most,
+        space=alternatives.space, default=alternatives.default_by(default), key=key, strides=strides, buckets=buckets,
+        dims=dims, flags=flags, make_inputs=make_inputs, reference=reference,
+        tolerance=COARSE if reference else None, policy=policy, budget_s=budget_s, candidates=most,
         margin=margin, confidence=confidence, clock=clock, hot=hot,
         model=Mixed(_no_work, split=alternatives.of, models=models) if models else None,
     )(alternatives)  # fmt: skip

@@ -170,6 +170,19 @@ class Alternatives:
         legal = self.space(problem, device)
         return self.stays if self.stays in legal else next(iter(legal))
 
+    def default_by(
+        self, asked: Callable[[Problem, Device], Config] | None
+    ) -> Callable[[Problem, Device], Config]:  # fmt: skip
+        """What an author wants used where nothing is known; `default` where none is wanted, or one that can't be."""
+        if asked is None:
+            return self.default
+
+        def default(problem: Problem, device: Device) -> Config:
+            wanted = asked(problem, device)
+            return wanted if wanted in self.space(problem, device) else self.default(problem, device)
+
+        return default
+
     def of(self, config: Config) -> tuple[str, Config]:
         """(which candidate, its own Config).
 

@@ -220,13 +220,15 @@ def export(
         raise BadInput("--down is of fused-MoE tables; a GEMM has no down projection")
     table = NativeTable.read(file)
     fields = dict(Problem.parse(where)) if where else {}
-    rows = convert.rows_by_size(table, size, fields, _pairs(rename))
     made = {"from": file.name, "kernel": table.kernel, "fingerprint": table.fingerprint, **table.soft}
     engine = "sglang" if to.startswith("sglang") else "vllm"
-    if gemm is None:
-        exported = convert.export_moe(engine, _layer(layer), device, rows, triton=triton, down=down, provenance=made)
-    else:
+    if gemm is not None:
+        rows = convert.rows_by_size(table, size, fields, _pairs(rename))
         exported = convert.export_gemm(engine, device=device, rows=rows, triton=triton, provenance=made, **gemm)
+    else:
+        shape = _layer(layer)
+        rows = convert.rows_by_size(table, size, {**convert.rows_of_layer(table, shape), **fields}, _pairs(rename))
+        exported = convert.export_moe(engine, shape, device, rows, triton=triton, down=down, provenance=made)
     _write_exported(exported, output)
     return GOOD
 

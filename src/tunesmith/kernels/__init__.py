@@ -7,6 +7,7 @@ from tunesmith.tuned import TunedKernel
 
 def shipped() -> dict[str, TunedKernel]:
     """Every shipped kernel by name."""
-    from tunesmith.kernels import conv2d, gemm, matmul, softmax
+    from tunesmith.kernels import conv2d, decode_attention, fused_moe, gemm, matmul, softmax
 
-    return {module.kernel.kernel.name: module.kernel for module in (matmul, softmax, conv2d, gemm)}
+    modules = (matmul, softmax, conv2d, gemm, fused_moe, decode_attention)
+    return {module.kernel.kernel.name: module.kernel for module in modules}

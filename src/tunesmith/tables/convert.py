@@ -157,6 +157,14 @@ def rows_by_size(
     return found
 
 
+def rows_of_layer(table: NativeTable, layer: Layer) -> dict[str, FieldValue]:
+    """The fields by which a table that names a layer's sizes, as `fused_moe`'s do, has the rows of this one."""
+    known: dict[str, FieldValue] = {"E": layer.experts, "N": layer.shard}
+    if layer.hidden is not None:
+        known["K"] = layer.hidden
+    return {name: size for name, size in known.items() if any(name in problem for problem in table.rows)}
+
+
 def collisions(layers: Iterable[tuple[Engine, Layer, str]]) -> list[str]:
     """Layers that differ and share a file: the names know nothing of the hidden size.
 
