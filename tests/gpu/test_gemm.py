@@ -15,9 +15,12 @@ from tunesmith.kernels.gemm import arguments, gemm, reference
 
 KERNEL = package.kernel.kernel
 BASE = Config(
-    BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, GROUP_M=8, SPLIT_K=1, PERSISTENT=False, num_warps=4, num_stages=3
+    BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, GROUP_M=8, SPLIT_K=1, PERSISTENT=False, TMA=False, num_warps=4, num_stages=3
 )  # fmt: skip
-HOW = ({}, {"SPLIT_K": 2}, {"SPLIT_K": 8}, {"PERSISTENT": True}, {"BLOCK_M": 16, "SPLIT_K": 4})
+HOW = (
+    {}, {"SPLIT_K": 2}, {"SPLIT_K": 8}, {"PERSISTENT": True}, {"BLOCK_M": 16, "SPLIT_K": 4}, {"TMA": True},
+    {"TMA": True, "SPLIT_K": 2}, {"TMA": True, "PERSISTENT": True},
+)  # fmt: skip
 ALLOWED = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5}
 
 
@@ -80,6 +83,31 @@ def test_graphs_and_streams_do_not_share_counters() -> None:
     assert all(torch.equal(result, expected) for _, results in graphs for result in results)
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_descriptors_are_right_for_large_tiles_in_graphs_and_streams(persistent: bool) -> None:
+    """The tiles that win for many rows; with more tiles than units, and a last step that is not whole."""
+    for turned in (False, True):
+        a, b = normal(1000, 1048, dtype=torch.bfloat16), normal(1048, 8200, dtype=torch.bfloat16)
+        b = b.mT.contiguous().mT if turned else b
+        args, exact = arguments(a, b), reference(a, b)
+        launch = launch_of(
+            args, BLOCK_M=128, BLOCK_N=256, num_warps=8, num_stages=4, TMA=True, PERSISTENT=persistent
+        )  # fmt: skip
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        assert off(launch(*args), exact) < ALLOWED[torch.bfloat16]
+        with torch.cuda.graph(graph):
+            results = [launch(*args) for _ in range(10)]
+        torch.cuda.synchronize()
+        for _ in range(20):
+            graph.replay()
+            with torch.cuda.stream(stream):
+                beside = launch(*args)
+        torch.cuda.synchronize()
+        for result in (*results, beside):
+            assert torch.equal(result, results[0])
+        assert off(results[0], exact) < ALLOWED[torch.bfloat16]
+
+
 def test_more_than_2_to_the_31_elements() -> None:
     if torch.cuda.mem_get_info()[0] < 24 * 1024**3:
         pytest.skip("needs 24 GiB of free memory")
@@ -87,7 +115,7 @@ def test_more_than_2_to_the_31_elements() -> None:
     a, b = torch.zeros(rows, 4096, device="cuda", dtype=torch.float16), normal(4096, 64, dtype=torch.float16)
     a[-64:] = normal(64, 4096, dtype=torch.float16)
     args = arguments(a, b)
-    for how in ({}, {"PERSISTENT": True}):
+    for how in ({}, {"PERSISTENT": True}, {"TMA": True}):
         result = launch_of(args, **how)(*args)
         assert off(result[-64:], reference(a[-64:], b)) < ALLOWED[torch.float16]
         assert not result[:-64].any()

@@ -16,7 +16,7 @@ from tunesmith.core.model import Model, Tiles, Work
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.errors import BadInput, unknown
-from tunesmith.kernels.gemm.launch import ACTIVATIONS, KNOBS, SAME, SIZES, GemmKernel
+from tunesmith.kernels.gemm.launch import ACTIVATIONS, KNOBS, SAME, SIZES, TMA_BYTES, GemmKernel
 
 __all__ = ["ACTIVATIONS", "SAME", "arguments", "default", "gemm", "kernel", "make_inputs", "reference", "space", "work"]
 
@@ -33,6 +33,8 @@ _TILES = (
 _TILES_32 = ((16, 32, 64, 4, 3), (32, 32, 32, 4, 3), (64, 32, 32, 4, 3), (64, 64, 32, 8, 3), (128, 64, 16, 8, 3))
 _SPLITS = (1, 2, 4, 8, 16, 32)
 _ITEM_BYTES = {"float32": 4}
+#: Seconds that a program takes to have its two descriptors made and seen by the copy engine: two trips to memory.
+DESCRIPTORS_S = 1e-6
 
 
 # --- what is known without measuring ---
@@ -44,6 +46,10 @@ def work(problem: Problem, config: Config) -> Work:
     sizes = Problem({name: problem[name] for name in SIZES})
     split = cast(int, config["SPLIT_K"])
     one = Tiles(split="SPLIT_K", batch="batch", dtype=dtype)(sizes, config)
+    if config["PERSISTENT"]:
+        return one  # a program's own descriptors serve all its tiles
+    if config["TMA"]:
+        one = replace(one, setup_s=DESCRIPTORS_S)
     if split == 1:
         return one
     # each part goes through the L2 in float32, there and back
@@ -53,13 +59,14 @@ def work(problem: Problem, config: Config) -> Work:
 def default(problem: Problem, device: Device) -> Config:
     """The one of a few good tiles, with the sum split or not, that the performance model thinks fastest.
 
-    On a chip of which too little is known it is the smallest tile that has a square's worth of rows.
+    On a chip of which too little is known it is the smallest tile that has a square's worth of rows. Never with
+    descriptors: they pay or not by what no model of tiles knows, and cost host time on each call.
     """
     legal = space(problem, device)
     tiles = _TILES_32 if problem["a.dtype"] == "float32" else _TILES
     candidates = [
         Config(
-            BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP_M=group, SPLIT_K=split, PERSISTENT=False, num_warps=warps,
+            BLOCK_M=m, BLOCK_N=n, BLOCK_K=k, GROUP_M=group, SPLIT_K=split, PERSISTENT=False, TMA=False, num_warps=warps,
             num_stages=stages,
         )
         for m, n, k, warps, stages in tiles
@@ -73,8 +80,8 @@ def default(problem: Problem, device: Device) -> Config:
 
 
 def space(problem: Problem, device: Device) -> Space:
-    """Tiles that suit the problem's sizes, the sum split where there are few of them, one program for each or as many
-    as run at once."""
+    """Tiles that suit the problem's sizes, the sum split where there are few of them; where the chip's copy engine can
+    read both matrices, by it too, and then with one program for each tile or as many as there are units."""
     rows, columns, depth, batch = (int(cast(int, problem[name])) for name in ("M", "N", "K", "batch"))
     item = _ITEM_BYTES.get(str(problem["a.dtype"]), 2)
     few = rows <= FEW_ROWS
@@ -82,9 +89,10 @@ def space(problem: Problem, device: Device) -> Space:
         BLOCK_M=_around(rows, (16, 32, 64, 128, 256), most=3),
         BLOCK_N=_around(columns, (16, 32, 64, 128) if few else (32, 64, 128, 256), most=4),
         BLOCK_K=_around(depth, ((16, 32, 64) if item == 4 else (64, 128, 256) if few else (32, 64, 128)), most=3),
-        GROUP_M=[1, 4, 8, 16],
+        GROUP_M=[1, 8],
         SPLIT_K=list(_SPLITS),
         PERSISTENT=[False, True],
+        TMA=[False, True] if describable(problem, device) else [False],
         num_warps=[2, 4, 8],
         num_stages=[2, 3] if item == 4 else [3, 4, 6] if few else [3, 4, 5],
     )
@@ -108,20 +116,42 @@ def space(problem: Problem, device: Device) -> Space:
         )
 
     def _groups(BLOCK_M: int, GROUP_M: int) -> bool:
-        down = -(-rows // BLOCK_M)
-        return GROUP_M == 1 if down == 1 else GROUP_M == 8 if down <= 8 else GROUP_M > 1
+        return (GROUP_M == 1) == (rows <= BLOCK_M)
 
-    def _persists(BLOCK_M: int, BLOCK_N: int, SPLIT_K: int, PERSISTENT: bool) -> bool:
-        return not PERSISTENT or (SPLIT_K == 1 and tiles(BLOCK_M, BLOCK_N) > device.units)
+    def _persists(
+        BLOCK_M: int, BLOCK_N: int, BLOCK_K: int, SPLIT_K: int, PERSISTENT: bool, TMA: bool, num_stages: int
+    ) -> bool:
+        if not PERSISTENT:
+            return True
+        alone = 2 * (BLOCK_M + BLOCK_N) * BLOCK_K * item * num_stages > device.shared_bytes_per_unit
+        return TMA and alone and SPLIT_K == 1 and tiles(BLOCK_M, BLOCK_N) > device.units
 
     return (
         axes.where(_has_work, "warps without a tile of 16 x 8 of their own")
         .where(_fits_registers, "the sums of a tile would spill")
         .where(_fits_shared, "even one stage less would not fit the shared memory")
-        .where(_groups, "one row of tiles has no groups, few rows have one")
+        .where(_groups, "one row of tiles has no groups")
         .where(_splits_well, "splitting pays where tiles are few and each part is long")
-        .where(_persists, "as many programs as run at once: where there are more tiles, and the sum is whole")
+        .where(_persists, "a program for each unit: where there are more tiles, one fills a unit, and none is split")
     )
+
+
+def describable(problem: Problem, device: Device) -> bool:
+    """Whether tensor descriptors are worth trying: on a chip with a copy engine for them, for one product of 16-bit
+    floats with many rows, whose rows or columns begin at addresses that the engine takes.
+
+    With few rows a program lives for some microseconds, and to make its descriptors takes one. A call of the same
+    Problem whose matrices are parts of others, and can't be described, reads them without.
+    """
+    if not device.arch.startswith(("sm_9", "sm_1")) or device.kind != "cuda":
+        return False
+    m, n, k, batch = (int(cast(int, problem[name])) for name in ("M", "N", "K", "batch"))
+    item = _ITEM_BYTES.get(str(problem["a.dtype"]), 2)
+    if item != 2 or batch != 1 or m <= FEW_ROWS or not k:
+        return False
+    pitches = {"a.strides": {"x1": k, "1x": m}, "b.strides": {"x1": n, "1x": k}}
+    found = [by_class.get(str(problem[name])) for name, by_class in pitches.items()]
+    return all(pitch is not None and pitch * item % TMA_BYTES == 0 for pitch in found)
 
 
 def _around(size: int, values: Sequence[int], most: int) -> list[int]:
