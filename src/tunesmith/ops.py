@@ -26,7 +26,7 @@ from tunesmith.errors import BadInput, unknown
 from tunesmith.events import Summary
 from tunesmith.kernel import Built
 from tunesmith.kernels import gemm
-from tunesmith.kernels.gemm import ACTIVATIONS, SAME
+from tunesmith.kernels.gemm import ACTIVATIONS, SAME, cublaslt
 from tunesmith.options import scoped_policy
 
 __all__ = ["ACTIVATIONS", "chooser", "linear", "matmul", "scores", "tune"]
@@ -418,6 +418,9 @@ def _gpu() -> Chooser:
             "torch by cublasLt": Candidate(
                 LibraryCall("torch by cublasLt", _by_cublaslt, gemm.kernel.kernel.signature),
                 applies=_by_either, devices=("cuda",),
+            ),
+            "cublasLt": Candidate(
+                cublaslt.CublasLt(), cublaslt.space, applies=cublaslt.applies, devices=("cuda",)
             ),
             "torch fused": Candidate(
                 LibraryCall("torch fused", _by_addmm_activation, gemm.kernel.kernel.signature), applies=_fusable

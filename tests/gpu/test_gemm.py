@@ -10,8 +10,9 @@ from torch.library import opcheck
 
 import tunesmith
 from tunesmith import Config, Problem, ops
+from tunesmith.core.outcome import Measured
 from tunesmith.kernels import gemm as package
-from tunesmith.kernels.gemm import arguments, gemm, reference
+from tunesmith.kernels.gemm import arguments, cublaslt, gemm, reference
 
 KERNEL = package.kernel.kernel
 BASE = Config(
@@ -121,6 +122,31 @@ def test_more_than_2_to_the_31_elements() -> None:
         assert not result[:-64].any()
 
 
+@pytest.mark.parametrize("dtype", list(ALLOWED))
+def test_every_algorithm_of_cublaslt_is_right(dtype: Any) -> None:
+    for m, n, k in ((1, 128, 1000), (77, 64, 1024), (300, 1000, 520)):
+        bias = normal(n, dtype=dtype)
+        for a, b in (
+            (normal(m, k, dtype=dtype), normal(n, k, dtype=dtype).mT),
+            (normal(m, k + 8, dtype=dtype)[:, 8:], normal(k, n, dtype=dtype)),
+            (normal(k, m, dtype=dtype).mT, normal(k, n + 8, dtype=dtype)[:, :-8]),
+        ):
+            for more in ((None, None), (bias, "relu")):
+                args = arguments(a, b, *more)
+                bound, found = cublaslt.CublasLt().for_call(args), 0
+                for number in range(len(bound._product.algorithms)):
+                    launch = bound.load(Config(ALGORITHM=number), Problem({}), None).launch
+                    graph, found = torch.cuda.CUDAGraph(), found + 1
+                    assert off(launch(*args), reference(a, b, *more)) < ALLOWED[dtype], (number, a.shape, a.stride())
+                    torch.cuda.synchronize()
+                    with torch.cuda.graph(graph):
+                        result = launch(*args)
+                    graph.replay()
+                    torch.cuda.synchronize()
+                    assert off(result, reference(a, b, *more)) < ALLOWED[dtype], (number, a.shape, a.stride())
+                assert found
+
+
 def test_the_default_is_right_without_a_search() -> None:
     for m, n, k in ((1, 4096, 4096), (33, 1000, 4097), (1024, 1024, 1024)):
         a, b = normal(m, k, dtype=torch.bfloat16), normal(n, k, dtype=torch.bfloat16).mT
@@ -164,6 +190,8 @@ def test_ops_search_choose_and_stay_right() -> None:
     assert summary.choice is not None
     tried = {trial.config["by"] for trial in summary.trials}
     assert {"torch", "gemm", "torch, then epilogue"} <= tried
+    by = [trial for trial in ops.tune(x, w).trials if trial.config["by"] == "cublasLt"]
+    assert any(isinstance(trial.outcome, Measured) for trial in by), [trial.outcome for trial in by]
     for _ in range(2):
         assert off(ops.linear(x, w, bias, "gelu"), exact) < ALLOWED[torch.bfloat16]
     graph = torch.cuda.CUDAGraph()

@@ -164,7 +164,7 @@ class GemmKernel:
             device: to compile for one that is not here; the arguments can be on any then.
         """
         bound = copy.copy(self)
-        bound._args = tuple(_Outline.of(value) if hasattr(value, "data_ptr") else value for value in args)
+        bound._args = tuple(Outline.of(value) if hasattr(value, "data_ptr") else value for value in args)
         bound._device = device
         return bound
 
@@ -227,7 +227,7 @@ class _Fresh:
 
 
 @dataclass(frozen=True)
-class _Outline:
+class Outline:
     """An array of a call without its content: what a compiler wants to know, and nothing that keeps memory alive."""
 
     dtype: Any
@@ -237,8 +237,8 @@ class _Outline:
     address: int
 
     @classmethod
-    def of(cls, array: Any) -> _Outline:
-        if isinstance(array, _Outline):
+    def of(cls, array: Any) -> Outline:
+        if isinstance(array, Outline):
             return array
         address = 0 if array.device.type == "meta" or array.data_ptr() % 16 == 0 else 8
         return cls(array.dtype, tuple(array.shape), tuple(array.stride()), array.device, address)
