@@ -28,6 +28,7 @@ from tunesmith.kernel import Built
 from tunesmith.kernels import gemm
 from tunesmith.kernels.gemm import ACTIVATIONS, SAME, cublaslt
 from tunesmith.options import scoped_policy
+from tunesmith.tables import Packaged
 
 __all__ = ["ACTIVATIONS", "chooser", "linear", "matmul", "scores", "tune"]
 
@@ -314,7 +315,7 @@ class _Torch(LibraryCall):
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> CallExecutable:
         ranks = {len(str(problem[f"{array}.strides"])) for array in ("a", "b")}
-        bare = problem["activation"] is None and problem["out"] == SAME and "bias.dtype" not in problem
+        bare = problem["activation"] is None and problem["out"] == SAME and problem.get("bias.dtype") is None
         if not bare or len(ranks) > 1:
             return CallExecutable(config, self.function)
         return CallExecutable(config, _bare(torch.mm if ranks == {2} else torch.bmm))
@@ -351,11 +352,11 @@ def _by_cublaslt(
 
 def _by_either(problem: Problem, device: Device) -> bool:
     """With a bias, torch itself takes cublasLt."""
-    return "bias.dtype" not in problem and _is_plain(problem)
+    return problem.get("bias.dtype") is None and _is_plain(problem)
 
 
 def _fusable(problem: Problem, device: Device) -> bool:
-    return problem["activation"] in ("relu", "gelu") and "bias.dtype" in problem and _is_plain(problem)
+    return problem["activation"] in ("relu", "gelu") and problem.get("bias.dtype") is not None and _is_plain(problem)
 
 
 def _is_plain(problem: Problem) -> bool:
@@ -384,7 +385,7 @@ def _by_c(
 
 
 def _for_c(problem: Problem, device: Device) -> bool:
-    bare = problem["activation"] is None and "bias.dtype" not in problem
+    bare = problem["activation"] is None and problem.get("bias.dtype") is None
     return bare and problem["a.dtype"] == "float32" and _is_plain(problem)
 
 
@@ -396,6 +397,7 @@ def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
         flags={**gemm.kernel.flags, "b.strides": "1x"}, settings=None, policy="lookup", most=TRIED, depends=["torch"],
         **more,
     )  # fmt: skip
+    made.use_table(Packaged("tunesmith.kernels", f"linear_{kind}"))  # by exact sizes: others are torch's
     made.dispatcher.on_clear.append(_forget)
     return made
 
@@ -435,7 +437,7 @@ def _gpu() -> Chooser:
 
 
 def _has_epilogue(problem: Problem, device: Device) -> bool:
-    return (problem["activation"] is not None or "bias.dtype" in problem) and _is_plain(problem)
+    return (problem["activation"] is not None or problem.get("bias.dtype") is not None) and _is_plain(problem)
 
 
 @cache

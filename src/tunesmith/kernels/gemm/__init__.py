@@ -17,6 +17,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.errors import BadInput, unknown
 from tunesmith.kernels.gemm.launch import ACTIVATIONS, KNOBS, SAME, SIZES, TMA_BYTES, GemmKernel
+from tunesmith.tables import Packaged
 
 __all__ = ["ACTIVATIONS", "SAME", "arguments", "default", "gemm", "kernel", "make_inputs", "reference", "space", "work"]
 
@@ -246,10 +247,13 @@ kernel = autotune(
 )(GemmKernel())  # fmt: skip
 
 
+kernel.use_table(Packaged("tunesmith.kernels", "gemm", near=("M", "N", "K")))
+
+
 def gemm(
     a: Any, b: Any, bias: Any = None, activation: str | None = None, out_dtype: Any = None, precision: str = "ieee"
 ) -> Any:
-    """activation(a · b + bias) with the Config that is known for its shape, else the default.
+    """activation(a · b + bias) with the Config that is known for its shape or one near it, else the default.
 
     Raises:
         BadInput: when shapes or dtypes do not fit, and for tensors that are not on a GPU.
