@@ -18,6 +18,7 @@ from tunesmith.errors import BadInput, MissingEngine
 from tunesmith.kernel import Built, Specialised
 from tunesmith.kernels.gemm.cublaslt_api import Library, Matrix, Product, Wanted
 from tunesmith.kernels.gemm.launch import SAME, GemmKernel, Outline
+from tunesmith.kernels.gemm.memory import fresh
 
 #: Algorithms that are asked for: behind the first few come others that the library itself thinks slow.
 PROPOSED = 8
@@ -142,13 +143,13 @@ def _launch(
     import torch
 
     a, b, _, _, m, n, *_ = args
-    known, index, dtype, device = (a.stride(), b.stride()), int(a.device.index), a.dtype, a.device
-    empty, int8, shape = torch.empty, torch.int8, (m, n)
+    known, index = (a.stride(), b.stride()), int(a.device.index)
+    output, scratch = fresh((m, n), a.dtype, a.device), fresh((workspace_bytes,), torch.int8, a.device)
     here, stream_of, on = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream, torch.cuda.device
     turn, others = threading.Lock(), dict[tuple[object, ...], Callable[..., Any]]()
 
     def queue(a: Any, b: Any, bias: Any, c: Any) -> None:
-        workspace = empty((workspace_bytes,), dtype=int8, device=device) if workspace_bytes else None
+        workspace = scratch() if workspace_bytes else None
         at = None if workspace is None else workspace.data_ptr()
         if bias is None:
             run(b.data_ptr(), a.data_ptr(), c.data_ptr(), 0, at, stream_of(index))
@@ -162,7 +163,7 @@ def _launch(
             if strides not in others:
                 others[strides] = other((a, b, bias, *given))
             return others[strides](a, b, bias, *given)
-        c = empty(shape, dtype=dtype, device=device)
+        c = output()
         if here() == index:
             queue(a, b, bias, c)
         else:

@@ -19,6 +19,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernel import Built, Specialised, Task
 from tunesmith.kernels.gemm.counters import counters
+from tunesmith.kernels.gemm.memory import fresh
 
 SIZES = ("batch", "M", "N", "K")
 #: what a call is made of: see `kernels.gemm.arguments`
@@ -264,36 +265,34 @@ def _launch(
     """The function for calls of one Problem; `run` is right for the strides in `known`, `others` sees to the rest."""
     import torch
 
-    device, dtype, empty = args[0].device, output_dtype(args), torch.empty
-    grid, shape, scalars = wanted.grid, wanted.shape, wanted.scalars
-    float32 = torch.float32
+    device, grid, shape, scalars = args[0].device, wanted.grid, wanted.shape, wanted.scalars
+    output, workspace = fresh(shape, output_dtype(args), device), fresh((wanted.partial,), torch.float32, device)
     if wanted.constants["DESCRIBED"]:
         run = _with_scratch(run, device)
 
     def whole(a: Any, b: Any, bias: Any, *given: Any) -> Any:
         if (a.stride(), b.stride()) != known:
             return others(a, b, bias, *given)
-        c = empty(shape, dtype=dtype, device=device)
+        c = output()
         run(grid, a, b, bias, c, None, None, *scalars)
         return c
 
     def persistent(a: Any, b: Any, bias: Any, *given: Any) -> Any:
         if (a.stride(), b.stride()) != known:
             return others(a, b, bias, *given)
-        c = empty(shape, dtype=dtype, device=device)
+        c = output()
         run(grid, a, b, bias, c, *scalars)
         return c
 
     def split(a: Any, b: Any, bias: Any, *given: Any) -> Any:
         if (a.stride(), b.stride()) != known:
             return others(a, b, bias, *given)
-        c = empty(shape, dtype=dtype, device=device)
-        partial = empty((wanted.partial,), dtype=float32, device=device)
-        run(grid, a, b, bias, c, partial, counters(device, wanted.arrived), *scalars)
+        c = output()
+        run(grid, a, b, bias, c, workspace(), counters(device, wanted.arrived), *scalars)
         return c
 
     def nothing(*_: Any) -> Any:
-        return empty(shape, dtype=dtype, device=device)
+        return output()
 
     if not math.prod(shape):
         return nothing
