@@ -1,7 +1,12 @@
-"""Matrix products of open models: for each, its weights (N, K) by layer, and how many rows M come at once."""
+"""Matrix products of open models: for each, its weights (N, K) by layer, and how many rows M come at once.
+
+python benchmarks/_gemm_shapes.py reduced > linear.csv  # as torch calls them: for `tunesmith tune tunesmith.ops:gpu`
+python benchmarks/_gemm_shapes.py ieee > gemm.csv       # for `tunesmith tune gemm`
+"""
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 
@@ -59,3 +64,13 @@ def shapes(count: int) -> list[Shape]:
 
 #: those that are tuned for the tables
 ALL = shapes(66)
+
+
+def csv(precision: str) -> str:
+    """All of them as problems in bfloat16, weights as linear layers have them."""
+    rows = [f"{s.M},{s.N},{s.K},bfloat16,1x,{s.activation or ''},{precision}" for s in ALL]
+    return "\n".join(["M,N,K,dtype,b.strides,activation,precision", *rows, ""])
+
+
+if __name__ == "__main__":
+    print(csv(sys.argv[1]), end="")

@@ -26,10 +26,11 @@ from tunesmith.errors import BadInput, unknown
 from tunesmith.events import Summary
 from tunesmith.kernel import Built
 from tunesmith.kernels import gemm
-from tunesmith.kernels.gemm import ACTIVATIONS, SAME
+from tunesmith.kernels.gemm import ACTIVATIONS, SAME, cublaslt
 from tunesmith.ops_attention import decode_attention
 from tunesmith.ops_moe import fused_moe, route
 from tunesmith.options import scoped_policy
+from tunesmith.tables import Packaged
 
 __all__ = [
     "ACTIVATIONS", "chooser", "decode_attention", "fused_moe", "linear", "matmul", "route", "scores", "tune",
@@ -318,7 +319,7 @@ class _Torch(LibraryCall):
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> CallExecutable:
         ranks = {len(str(problem[f"{array}.strides"])) for array in ("a", "b")}
-        bare = problem["activation"] is None and problem["out"] == SAME and "bias.dtype" not in problem
+        bare = problem["activation"] is None and problem["out"] == SAME and problem.get("bias.dtype") is None
         if not bare or len(ranks) > 1:
             return CallExecutable(config, self.function)
         return CallExecutable(config, _bare(torch.mm if ranks == {2} else torch.bmm))
@@ -355,11 +356,11 @@ def _by_cublaslt(
 
 def _by_either(problem: Problem, device: Device) -> bool:
     """With a bias, torch itself takes cublasLt."""
-    return "bias.dtype" not in problem and _is_plain(problem)
+    return problem.get("bias.dtype") is None and _is_plain(problem)
 
 
 def _fusable(problem: Problem, device: Device) -> bool:
-    return problem["activation"] in ("relu", "gelu") and "bias.dtype" in problem and _is_plain(problem)
+    return problem["activation"] in ("relu", "gelu") and problem.get("bias.dtype") is not None and _is_plain(problem)
 
 
 def _is_plain(problem: Problem) -> bool:
@@ -388,7 +389,7 @@ def _by_c(
 
 
 def _for_c(problem: Problem, device: Device) -> bool:
-    bare = problem["activation"] is None and "bias.dtype" not in problem
+    bare = problem["activation"] is None and problem.get("bias.dtype") is None
     return bare and problem["a.dtype"] == "float32" and _is_plain(problem)
 
 
@@ -400,6 +401,7 @@ def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
         flags={**gemm.kernel.flags, "b.strides": "1x"}, settings=None, policy="lookup", most=TRIED, depends=["torch"],
         **more,
     )  # fmt: skip
+    made.use_table(Packaged("tunesmith.kernels", f"linear_{kind}"))  # by exact sizes: others are torch's
     made.dispatcher.on_clear.append(_forget)
     return made
 
@@ -423,6 +425,9 @@ def _gpu() -> Chooser:
                 LibraryCall("torch by cublasLt", _by_cublaslt, gemm.kernel.kernel.signature),
                 applies=_by_either, devices=("cuda",),
             ),
+            "cublasLt": Candidate(
+                cublaslt.CublasLt(), cublaslt.space, applies=cublaslt.applies, devices=("cuda",)
+            ),
             "torch fused": Candidate(
                 LibraryCall("torch fused", _by_addmm_activation, gemm.kernel.kernel.signature), applies=_fusable
             ),
@@ -436,7 +441,7 @@ def _gpu() -> Chooser:
 
 
 def _has_epilogue(problem: Problem, device: Device) -> bool:
-    return (problem["activation"] is not None or "bias.dtype" in problem) and _is_plain(problem)
+    return (problem["activation"] is not None or problem.get("bias.dtype") is not None) and _is_plain(problem)
 
 
 @cache

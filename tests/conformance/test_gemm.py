@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 from tests.fake_triton import H200, GpuTensor, fake_gpu
 
 from tunesmith import Config, Problem
-from tunesmith.core.device import Device
+from tunesmith.core.device import Device, known_device
 from tunesmith.errors import BadInput
 from tunesmith.kernels import gemm as package
 from tunesmith.kernels.gemm import arguments, default, gemm, reference, space
@@ -47,7 +48,8 @@ from tunesmith import Config
 from tunesmith.kernels.gemm import arguments, device, reference
 from tunesmith.kernels.gemm.launch import output_dtype, plan
 
-BASE = dict(BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, GROUP_M=2, SPLIT_K=1, PERSISTENT=False, num_warps=1, num_stages=2)
+BASE = dict(BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, GROUP_M=2, SPLIT_K=1, PERSISTENT=False, TMA=False, num_warps=1,
+            num_stages=2)
 HOW = ({}, {"SPLIT_K": 2}, {"SPLIT_K": 4}, {"PERSISTENT": True})
 torch.manual_seed(0)
 
@@ -81,6 +83,21 @@ for how in HOW[1:]:
     check(how, a, b)
     check(how, a[:1].expand(3, 9, 40), torch.randn(3, 18, 40).half().mT)
 check({}, torch.randn(4, 0), torch.randn(0, 5), torch.ones(5))
+
+# by descriptors: either way round, odd sizes, a part of something larger; and what can't be described
+def aligned(rows, columns, part):
+    whole = torch.full((rows, -(-columns // 8) * 8 + 8), float("nan")).half()
+    whole[:, :columns] = torch.randn(rows, columns)
+    return whole[:, :columns] if part else torch.randn(rows, -(-columns // 8) * 8).half()
+
+described = set()
+for how in ({"TMA": True}, {"TMA": True, "SPLIT_K": 2}, {"TMA": True, "PERSISTENT": True}):
+    for part in (False, True):
+        w, x = aligned(17, 40, part), aligned(37, 40, part)
+        for a, b in ((x, w.T), (aligned(40, 37, part).T, w.T), (x, aligned(40, 23, part)), (x[:, 1:], w[:, 1:].T)):
+            check(how, a, b, None, "relu")
+            described.add(plan(Config({**BASE, **how}), arguments(a, b), 2).constants["DESCRIBED"])
+assert described == {True, False}
 print("right")
 """
 
@@ -111,6 +128,31 @@ def test_the_sum_is_split_where_tiles_are_few_and_not_where_they_are_many() -> N
     both = Config({**default(problem(8, 8, 64), H200), "PERSISTENT": True, "SPLIT_K": 2})
     with pytest.raises(BadInput, match="does not split its sum"):
         bound.compile_job(both, problem(8, 8, 64), H200)
+
+
+def test_descriptors_are_tried_where_the_chip_and_the_strides_allow_them() -> None:
+    def tried(chip: Device, *sizes: int, dtype: str = "bfloat16", **more: object) -> bool:
+        legal = list(space(problem(*sizes, dtype, **more), chip))
+        assert len(legal) <= 2500
+        return any(config["TMA"] for config in legal)
+
+    a100, b200 = known_device("NVIDIA A100-SXM4-80GB"), known_device("NVIDIA B200")
+    assert tried(H200, 2048, 2048, 2048, **{"b.strides": "1x"})
+    assert tried(b200, 2048, 2048, 2048)
+    assert not tried(a100, 2048, 2048, 2048)
+    assert not tried(H200, 16, 2048, 2048)  # few rows
+    assert not tried(H200, 2048, 2044, 2048)  # rows of b begin at addresses that are not divisible by 16
+    assert not tried(H200, 2048, 2048, 2044, **{"b.strides": "1x"})
+    assert not tried(H200, 2048, 2048, 2048, **{"a.strides": "xx"})
+    assert not tried(H200, 2048, 2048, 2048, batch=3, **{"a.strides": "xx1"})
+    assert not tried(H200, 2048, 2048, 2048, dtype="float32")
+
+
+def test_a_program_for_each_unit_is_tried_where_there_are_more_tiles() -> None:
+    for size in (512, 4096):
+        legal = [config for config in space(problem(size, size, size), H200) if config["PERSISTENT"]]
+        assert all(size**2 > 132 * config["BLOCK_M"] * config["BLOCK_N"] for config in legal)
+        assert bool(legal) == (size == 4096)
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:
@@ -151,7 +193,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """What the GPU was asked to run; outputs are allocated nowhere."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # 3.9 warns where it is not set
-    monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: Matrix(*torch.Size(shape), dtype=dtype))
+    monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: Matrix(*shape, dtype=dtype))
     monkeypatch.setattr("tunesmith.kernels.gemm.launch.counters", lambda device, n: Matrix(n, dtype=torch.int32))
     with fake_gpu(monkeypatch) as fake:
         yield fake
@@ -189,12 +231,47 @@ def test_an_empty_product_launches_nothing(launched: Any) -> None:
 
 def test_a_persistent_product_has_as_many_programs_as_run_at_once(launched: Any) -> None:
     config = Config(
-        BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, GROUP_M=8, SPLIT_K=1, PERSISTENT=True, num_warps=4, num_stages=3
+        BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, GROUP_M=8, SPLIT_K=1, PERSISTENT=True, TMA=False, num_warps=4, num_stages=3
     )  # fmt: skip
     args = arguments(Matrix(4096, 256), Matrix(256, 4096))
     KERNEL.for_call(args).load(config, problem(4096, 4096, 256), None).launch(*args)
     assert launched.launches[-1].kernel == "gemm_persistent"
     assert launched.launches[-1].grid == (132, 1, 1)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_copy_engine_reads_both_matrices_on_hopper(launched: Any, persistent: bool) -> None:
+    from triton.runtime import _allocation
+
+    config = Config(
+        BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, GROUP_M=8, SPLIT_K=1, PERSISTENT=persistent, TMA=True, num_warps=4,
+        num_stages=3,
+    )  # fmt: skip
+    given: list[Any] = []
+    launched.launches = _Watched(lambda: given.append(_allocation._allocator.get()))
+    for b, described in ((Matrix(512, 4096, strides=(1, 512)), True), (Matrix(512, 4096, strides=(1, 516)), False)):
+        args = arguments(Matrix(4096, 512), b)
+        bound = KERNEL.for_call(args)
+        kernel, wanted = bound._compiled(config)
+        compiled = kernel.load(wanted.constants, problem(4096, 4096, 512), None).compiled
+        assert ("cp.async.bulk.tensor" in compiled.asm["ptx"]) == described
+        assert "wgmma.mma_async" in compiled.asm["ptx"]
+        before = _allocation._allocator.get()
+        bound.load(config, problem(4096, 4096, 512), None).launch(*args)
+        assert _allocation._allocator.get() is before
+        assert (given[-1] is not before) == described, "descriptors need memory"
+        if described:
+            assert given[-1](256, 128, None).shape == (256,)
+
+
+class _Watched(list[Any]):
+    def __init__(self, told: Callable[[], None]) -> None:
+        super().__init__()
+        self._told = told
+
+    def append(self, one: Any) -> None:
+        self._told()
+        super().append(one)
 
 
 def test_sizes_beyond_32_bits_are_compiled_for(launched: Any) -> None:

@@ -10,14 +10,18 @@ from torch.library import opcheck
 
 import tunesmith
 from tunesmith import Config, Problem, ops
+from tunesmith.core.outcome import Measured
 from tunesmith.kernels import gemm as package
-from tunesmith.kernels.gemm import arguments, gemm, reference
+from tunesmith.kernels.gemm import arguments, cublaslt, gemm, reference
 
 KERNEL = package.kernel.kernel
 BASE = Config(
-    BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, GROUP_M=8, SPLIT_K=1, PERSISTENT=False, num_warps=4, num_stages=3
+    BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, GROUP_M=8, SPLIT_K=1, PERSISTENT=False, TMA=False, num_warps=4, num_stages=3
 )  # fmt: skip
-HOW = ({}, {"SPLIT_K": 2}, {"SPLIT_K": 8}, {"PERSISTENT": True}, {"BLOCK_M": 16, "SPLIT_K": 4})
+HOW = (
+    {}, {"SPLIT_K": 2}, {"SPLIT_K": 8}, {"PERSISTENT": True}, {"BLOCK_M": 16, "SPLIT_K": 4}, {"TMA": True},
+    {"TMA": True, "SPLIT_K": 2}, {"TMA": True, "PERSISTENT": True},
+)  # fmt: skip
 ALLOWED = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 1e-5}
 
 
@@ -80,6 +84,31 @@ def test_graphs_and_streams_do_not_share_counters() -> None:
     assert all(torch.equal(result, expected) for _, results in graphs for result in results)
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_descriptors_are_right_for_large_tiles_in_graphs_and_streams(persistent: bool) -> None:
+    """The tiles that win for many rows; with more tiles than units, and a last step that is not whole."""
+    for turned in (False, True):
+        a, b = normal(1000, 1048, dtype=torch.bfloat16), normal(1048, 8200, dtype=torch.bfloat16)
+        b = b.mT.contiguous().mT if turned else b
+        args, exact = arguments(a, b), reference(a, b)
+        launch = launch_of(
+            args, BLOCK_M=128, BLOCK_N=256, num_warps=8, num_stages=4, TMA=True, PERSISTENT=persistent
+        )  # fmt: skip
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        assert off(launch(*args), exact) < ALLOWED[torch.bfloat16]
+        with torch.cuda.graph(graph):
+            results = [launch(*args) for _ in range(10)]
+        torch.cuda.synchronize()
+        for _ in range(20):
+            graph.replay()
+            with torch.cuda.stream(stream):
+                beside = launch(*args)
+        torch.cuda.synchronize()
+        for result in (*results, beside):
+            assert torch.equal(result, results[0])
+        assert off(results[0], exact) < ALLOWED[torch.bfloat16]
+
+
 def test_more_than_2_to_the_31_elements() -> None:
     if torch.cuda.mem_get_info()[0] < 24 * 1024**3:
         pytest.skip("needs 24 GiB of free memory")
@@ -87,10 +116,35 @@ def test_more_than_2_to_the_31_elements() -> None:
     a, b = torch.zeros(rows, 4096, device="cuda", dtype=torch.float16), normal(4096, 64, dtype=torch.float16)
     a[-64:] = normal(64, 4096, dtype=torch.float16)
     args = arguments(a, b)
-    for how in ({}, {"PERSISTENT": True}):
+    for how in ({}, {"PERSISTENT": True}, {"TMA": True}):
         result = launch_of(args, **how)(*args)
         assert off(result[-64:], reference(a[-64:], b)) < ALLOWED[torch.float16]
         assert not result[:-64].any()
+
+
+@pytest.mark.parametrize("dtype", list(ALLOWED))
+def test_every_algorithm_of_cublaslt_is_right(dtype: Any) -> None:
+    for m, n, k in ((1, 128, 1000), (77, 64, 1024), (300, 1000, 520)):
+        bias = normal(n, dtype=dtype)
+        for a, b in (
+            (normal(m, k, dtype=dtype), normal(n, k, dtype=dtype).mT),
+            (normal(m, k + 8, dtype=dtype)[:, 8:], normal(k, n, dtype=dtype)),
+            (normal(k, m, dtype=dtype).mT, normal(k, n + 8, dtype=dtype)[:, :-8]),
+        ):
+            for more in ((None, None), (bias, "relu")):
+                args = arguments(a, b, *more)
+                bound, found = cublaslt.CublasLt().for_call(args), 0
+                for number in range(len(bound._product.algorithms)):
+                    launch = bound.load(Config(ALGORITHM=number), Problem({}), None).launch
+                    graph, found = torch.cuda.CUDAGraph(), found + 1
+                    assert off(launch(*args), reference(a, b, *more)) < ALLOWED[dtype], (number, a.shape, a.stride())
+                    torch.cuda.synchronize()
+                    with torch.cuda.graph(graph):
+                        result = launch(*args)
+                    graph.replay()
+                    torch.cuda.synchronize()
+                    assert off(result, reference(a, b, *more)) < ALLOWED[dtype], (number, a.shape, a.stride())
+                assert found
 
 
 def test_the_default_is_right_without_a_search() -> None:
@@ -136,6 +190,8 @@ def test_ops_search_choose_and_stay_right() -> None:
     assert summary.choice is not None
     tried = {trial.config["by"] for trial in summary.trials}
     assert {"torch", "gemm", "torch, then epilogue"} <= tried
+    by = [trial for trial in ops.tune(x, w).trials if trial.config["by"] == "cublasLt"]
+    assert any(isinstance(trial.outcome, Measured) for trial in by), [trial.outcome for trial in by]
     for _ in range(2):
         assert off(ops.linear(x, w, bias, "gelu"), exact) < ALLOWED[torch.bfloat16]
     graph = torch.cuda.CUDAGraph()

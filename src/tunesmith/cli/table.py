@@ -163,6 +163,30 @@ def merge(
     return GOOD
 
 
+@app.command()
+def make(
+    kernel: Annotated[str, typer.Argument(metavar="KERNEL", help="A kernel's name in the store.")],
+    device: Annotated[str, typer.Option(metavar="NAME", help="The device, as its driver reports it.")],
+    output: FileOption,
+) -> int:
+    """Make one of our tables of what the store knows; where the file is a table of the same, its other rows stay."""
+    from tunesmith.store import default_store
+    from tunesmith.tables import edit
+    from tunesmith.tables.native import from_store
+
+    store = default_store()
+    identities = {key.device for key in store.keys(kernel) if device in (key.device, key.device.split(":")[1])}
+    if len(identities) > 1:
+        raise BadInput(f"several devices are named {device!r}; give one of them whole: {', '.join(sorted(identities))}")
+    table = from_store(store, kernel, next(iter(identities), device))
+    try:
+        whole = edit.add(output, table)
+    except OSError as error:
+        raise BadInput(f"{output} cannot be written: {error.strerror or error}") from error
+    print(f"wrote {output}: {len(whole.rows)} rows, {len(table.rows)} of them from the store")
+    return GOOD
+
+
 @app.command("import")
 def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Tables of another format.")],

@@ -12,6 +12,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.errors import ProblemError
 from tunesmith.kernels import cpu
+from tunesmith.tables import Packaged
 
 DIMS = ("N", "C", "H", "W", "K", "R", "S")
 
@@ -94,6 +95,7 @@ kernel = autotune(
         work=_blocks,
     )
 )  # fmt: skip
+kernel.use_table(Packaged("tunesmith.kernels", "conv2d"))
 
 
 def conv2d(x: Any, w: Any, out: Any = None) -> Any:  # x: (N, C, H, W), w: (K, C, R, S), float32

@@ -11,6 +11,7 @@ from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.kernels import cpu
+from tunesmith.tables import Packaged
 
 #: 48 is a multiple of every MR and 256 of every NR; larger blocks fill the second cache of a small core
 BLOCK = {"MC": [48], "NC": [256]}
@@ -67,6 +68,7 @@ kernel = autotune(
         work=_blocks,
     )
 )  # fmt: skip
+kernel.use_table(Packaged("tunesmith.kernels", "matmul"))
 
 
 def matmul(a: Any, b: Any, out: Any = None) -> Any:  # a: (M, K), b: (K, N), out: (M, N), float32

@@ -11,6 +11,7 @@ from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.kernels import cpu
+from tunesmith.tables import Packaged
 
 
 def default(problem: Problem, device: Device) -> Config:
@@ -61,6 +62,7 @@ kernel = autotune(
         work=_groups,
     )
 )  # fmt: skip
+kernel.use_table(Packaged("tunesmith.kernels", "softmax"))
 
 
 def softmax(x: Any, out: Any = None) -> Any:  # x: (rows, n), out: (rows, n), float32

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from tunesmith.tables.base import Row, Tables
 from tunesmith.tables.native import NativeTable, from_store
+from tunesmith.tables.near import Near
+from tunesmith.tables.packaged import Packaged
 
 if TYPE_CHECKING:
     from tunesmith.tables.loading import load
 
-__all__ = ["NativeTable", "Row", "Tables", "from_store", "load"]
+__all__ = ["NativeTable", "Near", "Packaged", "Row", "Tables", "from_store", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -89,7 +89,8 @@ class _Pace:
         # one stage is being used while the others' loads are under way
         wait = known.stage_s / (work.stages - 1) if pipelined else work.waits * known.load_s
         step = _beside(known.step_overlap, compute, port, wait)
-        alone = known.block_s + (known.stage_s if pipelined else 0.0)  # the first load has nothing to hide behind
+        # the first load has nothing to hide behind
+        alone = known.block_s + work.setup_s + (known.stage_s if pipelined else 0.0)
         alone += work.reductions * known.reduce_s * work.threads / 32
         end = blocks * work.end_bytes / known.port_bytes_s
         return _Times(steps * step + alone + end, steps * compute, steps * port + end, steps * wait + alone)

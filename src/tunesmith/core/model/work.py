@@ -35,6 +35,7 @@ class Work:
         kept_bytes: of a block, that have to stay in the L2 for that.
         waits: loads of a step that wait for each other.
         reductions: over all threads of a block, of a block.
+        setup_s: seconds that a block takes before its first load, beside what every block takes.
         shared_bytes: of a block, estimated from the knobs.
         registers: of a thread, estimated from the knobs.
         dtype: whose peak holds for `flops`.
@@ -55,6 +56,7 @@ class Work:
     kept_bytes: float = 0.0
     waits: float = 1.0
     reductions: int = 0
+    setup_s: float = 0.0
     shared_bytes: int = 0
     registers: int = 0
     dtype: str = "float16"

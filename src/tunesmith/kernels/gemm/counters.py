@@ -27,9 +27,9 @@ def counters(device: Any, number: int) -> Any:
     """
     import torch
 
-    stream = torch.cuda.current_stream(device)
-    capture = _capture(stream.cuda_stream) if torch.cuda.is_current_stream_capturing() else 0
-    name = device, stream.cuda_stream, capture, number
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    capture = _capture(stream) if torch.cuda.is_current_stream_capturing() else 0
+    name = device, stream, capture, number
     known = _taken.get(name)
     if known is None:
         with _lock:

@@ -57,6 +57,38 @@ def _sum(
 
 
 @triton.jit
+def _described(x, rows, columns, stride_row, stride_column, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+               TURNED: tl.constexpr):  # fmt: skip
+    """A descriptor of a matrix by tiles of (ROWS, COLUMNS); of its transpose where it lies column by column."""
+    if TURNED:
+        made = tl.make_tensor_descriptor(x, [columns, rows], [stride_column, 1], [COLUMNS, ROWS])
+    else:
+        made = tl.make_tensor_descriptor(x, [rows, columns], [stride_row, 1], [ROWS, COLUMNS])
+    return made
+
+
+@triton.jit
+def _sum_described(
+    a, b, m, n, first, last, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr,
+):  # fmt: skip
+    """What `_sum` is, of the tile that begins at row m and column n, through descriptors: 0 is what lies outside."""
+    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for i in range(first, last):
+        k = i * BLOCK_K
+        if A_TURNED:
+            p = a.load([k, m]).T
+        else:
+            p = a.load([m, k])
+        if B_TURNED:
+            q = b.load([n, k]).T
+        else:
+            q = b.load([k, n])
+        total = tl.dot(p, q, total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit
 def _place(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
     """(row, column) of a tile: GROUP_M rows of tiles are gone through column by column, so that programs that run at
     the same time share what they read in the L2."""
@@ -72,11 +104,15 @@ def gemm(
     stride_az, stride_am, stride_ak, stride_bz, stride_bk, stride_bn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
     EVEN_K: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
+    DESCRIBED: tl.constexpr, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr,
 ):  # fmt: skip
     """c (Z, M, N) = activation(a (Z, M, K) · b (Z, K, N) + bias (N,)): a program for each tile and part of K.
 
     Where the sum is split, programs write their parts to `partial`, and the one that arrives last adds them up, always
     in the same order: the result does not depend on who that was. It leaves `arrived` at zero, as it was.
+
+    DESCRIBED: one product (Z = 1) whose a and b are read by the GPU's copy engine (TMA): each has a dimension of
+    stride 1 (the first where it is TURNED), and all else in it is divisible by 16 bytes.
     """
     program = tl.program_id(0)
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
@@ -85,13 +121,20 @@ def gemm(
     m, n = row * BLOCK_M + tl.arange(0, BLOCK_M), column * BLOCK_N + tl.arange(0, BLOCK_N)
     steps = tl.cdiv(K, BLOCK_K)
     each = tl.cdiv(steps, SPLIT_K)
-    a += z.to(tl.int64) * stride_az
-    b += z.to(tl.int64) * stride_bz
     c += z.to(tl.int64) * M * N
-    total = _sum(
-        a, b, m % M, n % N, K, stride_am, stride_ak, stride_bk, stride_bn, part * each,
-        tl.minimum(part * each + each, steps), BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, WIDE, PRECISION,
-    )  # fmt: skip
+    if DESCRIBED:
+        total = _sum_described(
+            _described(a, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, A_TURNED),
+            _described(b, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, B_TURNED),
+            row * BLOCK_M, column * BLOCK_N, part * each, tl.minimum(part * each + each, steps),
+            BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, A_TURNED, B_TURNED,
+        )  # fmt: skip
+    else:
+        total = _sum(
+            a + z.to(tl.int64) * stride_az, b + z.to(tl.int64) * stride_bz, m % M, n % N, K, stride_am, stride_ak,
+            stride_bk, stride_bn, part * each, tl.minimum(part * each + each, steps), BLOCK_M, BLOCK_N, BLOCK_K,
+            EVEN_K, WIDE, PRECISION,
+        )  # fmt: skip
     if SPLIT_K == 1:
         _finish(total, bias, c, m, n, M, N, WIDE, ACTIVATION)
     else:
@@ -115,17 +158,27 @@ def gemm_persistent(
     stride_az, stride_am, stride_ak, stride_bz, stride_bk, stride_bn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     EVEN_K: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
+    DESCRIBED: tl.constexpr, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr,
 ):  # fmt: skip
     """The same with as many programs as the GPU runs at once, each of which takes one tile after the other."""
     tiles, steps = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
-    for number in range(tl.program_id(0), tiles * batch, programs):
+    if DESCRIBED:
+        a = _described(a, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, A_TURNED)
+        b = _described(b, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, B_TURNED)
+    for number in tl.range(tl.program_id(0), tiles * batch, programs, flatten=DESCRIBED):
         z = (number // tiles).to(tl.int64)
         row, column = _place(number % tiles, M, N, BLOCK_M, BLOCK_N, GROUP_M)
         m, n = row * BLOCK_M + tl.arange(0, BLOCK_M), column * BLOCK_N + tl.arange(0, BLOCK_N)
-        total = _sum(
-            a + z * stride_az, b + z * stride_bz, m % M, n % N, K, stride_am, stride_ak, stride_bk, stride_bn,
-            0, steps, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, WIDE, PRECISION,
-        )  # fmt: skip
+        if DESCRIBED:
+            total = _sum_described(
+                a, b, row * BLOCK_M, column * BLOCK_N, 0, steps, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, A_TURNED,
+                B_TURNED,
+            )  # fmt: skip
+        else:
+            total = _sum(
+                a + z * stride_az, b + z * stride_bz, m % M, n % N, K, stride_am, stride_ak, stride_bk, stride_bn,
+                0, steps, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, WIDE, PRECISION,
+            )  # fmt: skip
         _finish(total, bias, c + z * M * N, m, n, M, N, WIDE, ACTIVATION)
 
 

@@ -6,6 +6,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, cast
@@ -18,13 +19,18 @@ from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernel import Built, Specialised, Task
 from tunesmith.kernels.gemm.counters import counters
+from tunesmith.kernels.gemm.memory import fresh
 
 SIZES = ("batch", "M", "N", "K")
 #: what a call is made of: see `kernels.gemm.arguments`
 PARAMETERS = ("a", "b", "bias", *SIZES, "activation", "out", "precision")
 KNOBS = frozenset({
-    "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SPLIT_K", "PERSISTENT", "num_warps", "num_stages",
+    "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SPLIT_K", "PERSISTENT", "TMA", "num_warps", "num_stages",
 })  # fmt: skip
+#: what is computed of a call and compiled in
+COMPUTED = frozenset({"EVEN_K", "WIDE", "PRECISION", "ACTIVATION", "DESCRIBED", "A_TURNED", "B_TURNED"})
+#: what addresses and strides of a matrix have to be divisible by where the copy engine reads it
+TMA_BYTES = 16
 ACTIVATIONS = ("relu", "gelu", "silu")
 #: an output of a's dtype
 SAME = "same"
@@ -64,8 +70,13 @@ def plan(config: Config, args: Sequence[Any], units: int) -> Plan:
     if persistent and split != 1:
         raise BadInput(f"gemm: a persistent product does not split its sum: {config!r}")
     strides = tuple(step for x in (a, b) for step in ((0, *x.stride()) if len(x.shape) == 2 else x.stride()))
+    turned = [_described(x) for x in (a, b)] if knobs.pop("TMA") else [None]
+    described = None not in turned
     computed = {
-        "EVEN_K": k % knobs["BLOCK_K"] == 0,
+        "DESCRIBED": described,
+        "A_TURNED": described and bool(turned[0]),
+        "B_TURNED": described and bool(turned[-1]),
+        "EVEN_K": described or k % knobs["BLOCK_K"] == 0,
         "WIDE": max(_extent(a), _extent(b), m * n) >= 2**31,
         "PRECISION": "tf32" if precision == "tf32" else "ieee",
         "ACTIVATION": activation or "none",
@@ -78,6 +89,17 @@ def plan(config: Config, args: Sequence[Any], units: int) -> Plan:
         tiles * split * knobs["BLOCK_M"] * knobs["BLOCK_N"] if split > 1 else 0, tiles if split > 1 else 0,
         (m, n, k, batch, programs, *strides) if persistent else (m, n, k, *strides),
     )  # fmt: skip
+
+
+def _described(x: Any) -> bool | None:
+    """Whether the copy engine can read a matrix by its columns (True) or its rows (False); `None` if by neither."""
+    if len(x.shape) != 2 or x.data_ptr() % TMA_BYTES or not min(x.shape):
+        return None
+    row, column = x.stride()
+    step = row if column == 1 else column
+    if 1 not in (row, column) or step <= 0 or step * x.dtype.itemsize % TMA_BYTES:
+        return None
+    return column != 1
 
 
 def output_dtype(args: Sequence[Any]) -> Any:
@@ -143,7 +165,7 @@ class GemmKernel:
             device: to compile for one that is not here; the arguments can be on any then.
         """
         bound = copy.copy(self)
-        bound._args = tuple(_Outline.of(value) if hasattr(value, "data_ptr") else value for value in args)
+        bound._args = tuple(Outline.of(value) if hasattr(value, "data_ptr") else value for value in args)
         bound._device = device
         return bound
 
@@ -188,8 +210,8 @@ def _program(name: str) -> Any:
     from tunesmith.backends.triton.kernel import TritonKernel
     from tunesmith.kernels.gemm import device
 
-    own = KNOBS - {"PERSISTENT"} - ({"SPLIT_K"} if name == "gemm_persistent" else frozenset[str]())
-    return TritonKernel(getattr(device, name), own | {"EVEN_K", "WIDE", "PRECISION", "ACTIVATION"})
+    own = KNOBS - {"PERSISTENT", "TMA"} - ({"SPLIT_K"} if name == "gemm_persistent" else frozenset[str]())
+    return TritonKernel(getattr(device, name), own | COMPUTED)
 
 
 # --- what arrays are to the compiler ---
@@ -206,7 +228,7 @@ class _Fresh:
 
 
 @dataclass(frozen=True)
-class _Outline:
+class Outline:
     """An array of a call without its content: what a compiler wants to know, and nothing that keeps memory alive."""
 
     dtype: Any
@@ -216,8 +238,8 @@ class _Outline:
     address: int
 
     @classmethod
-    def of(cls, array: Any) -> _Outline:
-        if isinstance(array, _Outline):
+    def of(cls, array: Any) -> Outline:
+        if isinstance(array, Outline):
             return array
         address = 0 if array.device.type == "meta" or array.data_ptr() % 16 == 0 else 8
         return cls(array.dtype, tuple(array.shape), tuple(array.stride()), array.device, address)
@@ -243,38 +265,56 @@ def _launch(
     """The function for calls of one Problem; `run` is right for the strides in `known`, `others` sees to the rest."""
     import torch
 
-    device, dtype, empty = args[0].device, output_dtype(args), torch.empty
-    grid, shape, scalars = wanted.grid, wanted.shape, wanted.scalars
-    float32 = torch.float32
+    device, grid, shape, scalars = args[0].device, wanted.grid, wanted.shape, wanted.scalars
+    output, workspace = fresh(shape, output_dtype(args), device), fresh((wanted.partial,), torch.float32, device)
+    if wanted.constants["DESCRIBED"]:
+        run = _with_scratch(run, device)
 
     def whole(a: Any, b: Any, bias: Any, *given: Any) -> Any:
         if (a.stride(), b.stride()) != known:
             return others(a, b, bias, *given)
-        c = empty(shape, dtype=dtype, device=device)
+        c = output()
         run(grid, a, b, bias, c, None, None, *scalars)
         return c
 
     def persistent(a: Any, b: Any, bias: Any, *given: Any) -> Any:
         if (a.stride(), b.stride()) != known:
             return others(a, b, bias, *given)
-        c = empty(shape, dtype=dtype, device=device)
+        c = output()
         run(grid, a, b, bias, c, *scalars)
         return c
 
     def split(a: Any, b: Any, bias: Any, *given: Any) -> Any:
         if (a.stride(), b.stride()) != known:
             return others(a, b, bias, *given)
-        c = empty(shape, dtype=dtype, device=device)
-        partial = empty((wanted.partial,), dtype=float32, device=device)
-        run(grid, a, b, bias, c, partial, counters(device, wanted.arrived), *scalars)
+        c = output()
+        run(grid, a, b, bias, c, workspace(), counters(device, wanted.arrived), *scalars)
         return c
 
     def nothing(*_: Any) -> Any:
-        return empty(shape, dtype=dtype, device=device)
+        return output()
 
     if not math.prod(shape):
         return nothing
     return persistent if wanted.program == "gemm_persistent" else split if wanted.arrived else whole
+
+
+def _with_scratch(run: Callable[..., Any], device: Any) -> Callable[..., Any]:
+    """The same launch, with torch's memory for the descriptors that its programs make: in a context of its own, so
+    that the process keeps the allocator it has."""
+    import torch
+    import triton
+
+    empty, int8 = torch.empty, torch.int8
+
+    def take(size: int, alignment: int, stream: int | None) -> Any:  # torch's is aligned to 512
+        return empty((size,), dtype=int8, device=device)
+
+    def inside(*args: Any) -> None:
+        triton.set_allocator(take)
+        run(*args)
+
+    return lambda *args: copy_context().run(inside, *args)
 
 
 class _Others:

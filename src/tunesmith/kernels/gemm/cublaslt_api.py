@@ -1,0 +1,194 @@
+"""cuBLASLt by ctypes, as far as one matrix product needs it. Nothing here knows torch."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tunesmith.errors import DeviceError
+
+# Values of CUDA's headers cublasLt.h, cublas_api.h and library_types.h, the same in CUDA 11 to 13.
+DTYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType_t
+COMPUTE = {"float32": 68, "tf32": 77}  # cublasComputeType_t
+EPILOGUES = {(False, False): 1, (False, True): 2, (True, False): 4, (True, True): 6}  # (bias, relu)
+_TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _BIAS_POINTER, _BIAS_DTYPE = 3, 4, 7, 8, 26  # cublasLtMatmulDescAttributes_t
+#: cublasLtMatmulPreferenceAttributes_t; alignments of A, B, C and D
+_WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)
+#: cublasLtReductionScheme_t: parts of a sum that is split are kept in the type that is computed in
+_EXACT_REDUCTIONS = 2
+
+_P, _I, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+
+
+class Result(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t: an algorithm, and what it takes."""
+
+    _fields_ = (
+        ("algorithm", ctypes.c_uint64 * 8), ("workspace_bytes", _S), ("state", _I), ("waves", ctypes.c_float),
+        ("reserved", _I * 4),
+    )  # fmt: skip
+
+
+_OUT = ctypes.POINTER(_P)
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cublasLtCreate": (_OUT,),
+    "cublasLtMatmulDescCreate": (_OUT, _I, _I),
+    "cublasLtMatmulDescSetAttribute": (_P, _I, _P, _S),
+    "cublasLtMatmulDescDestroy": (_P,),
+    "cublasLtMatrixLayoutCreate": (_OUT, _I, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64),
+    "cublasLtMatrixLayoutDestroy": (_P,),
+    "cublasLtMatmulPreferenceCreate": (_OUT,),
+    "cublasLtMatmulPreferenceSetAttribute": (_P, _I, _P, _S),
+    "cublasLtMatmulPreferenceDestroy": (_P,),
+    "cublasLtMatmulAlgoGetHeuristic": (_P,) * 7 + (_I, ctypes.POINTER(Result), ctypes.POINTER(_I)),
+    # handle, product, alpha, A, its layout, B, its layout, beta, C, its layout, D, its layout, algorithm, workspace
+    "cublasLtMatmul": (_P,) * 14 + (_S, _P),
+}
+
+
+class Matrix(NamedTuple):
+    """As cuBLAS has it, column by column: `pitch` elements from one to the next. Transposed when it is multiplied."""
+
+    rows: int
+    columns: int
+    pitch: int
+    turned: bool = False
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """D = relu(op(A) · op(B) + bias), everything of one dtype.
+
+    Attributes:
+        compute: what sums are in, a key of COMPUTE.
+        bias: of D's rows. relu: whether it is asked for.
+        alignment: of addresses, bytes.
+        exact: parts of a sum that is split are not rounded to the dtype.
+    """
+
+    a: Matrix
+    b: Matrix
+    d: Matrix
+    dtype: str
+    compute: str = "float32"
+    bias: bool = False
+    relu: bool = False
+    alignment: int = 16
+    exact: bool = False
+
+
+class Library:
+    """The library, ready for one device.
+
+    Raises:
+        DeviceError: when it can't be used on the current device.
+    """
+
+    def __init__(self, dll: Any) -> None:
+        for name, parameters in _SIGNATURES.items():
+            function = getattr(dll, name)
+            function.argtypes, function.restype = parameters, _I
+        dll.cublasLtGetVersion.restype = _S
+        self.dll, self.version = dll, int(dll.cublasLtGetVersion())
+        self.handle = self.made("cublasLtCreate")
+
+    def call(self, name: str, *args: Any) -> None:
+        """Call a function of the library.
+
+        Raises:
+            DeviceError: with its status, when that is not success.
+        """
+        status = getattr(self.dll, name)(*args)
+        if status:
+            raise DeviceError(f"{name} of cuBLASLt {self.version} failed with cublasStatus_t {status}")
+
+    def made(self, name: str, *args: Any) -> Any:
+        """What a function of the library makes."""
+        found = _P()
+        self.call(name, ctypes.byref(found), *args)
+        return found
+
+
+class Product:
+    """One product, with the algorithms that the library proposes for it, the one it thinks fastest first.
+
+    Threads: launches of a product with a bias, whose address is part of the product, have to follow each other.
+
+    Raises:
+        DeviceError: when the library has no algorithm for it.
+    """
+
+    def __init__(self, library: Library, wanted: Wanted, most: int, workspace_bytes: int) -> None:
+        self._library, made, dtype = library, library.made, DTYPES[wanted.dtype]
+        self._desc = made("cublasLtMatmulDescCreate", COMPUTE[wanted.compute], DTYPES["float32"])
+        self._closing("cublasLtMatmulDescDestroy", self._desc)
+        self._set(_TRANSPOSE_A, _I(wanted.a.turned))
+        self._set(_TRANSPOSE_B, _I(wanted.b.turned))
+        self._set(_EPILOGUE, _I(EPILOGUES[wanted.bias, wanted.relu]))
+        if wanted.bias:
+            self._set(_BIAS_DTYPE, _I(dtype))
+        self._layouts = [
+            made("cublasLtMatrixLayoutCreate", dtype, one.rows, one.columns, one.pitch)
+            for one in (wanted.a, wanted.b, wanted.d)
+        ]
+        for layout in self._layouts:
+            self._closing("cublasLtMatrixLayoutDestroy", layout)
+        self.algorithms = self._proposed(wanted, most, workspace_bytes)
+        self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
+
+    def _closing(self, name: str, what: Any) -> None:
+        weakref.finalize(self, getattr(self._library.dll, name), what).atexit = False
+
+    def _set(self, attribute: int, value: Any) -> None:
+        set_ = "cublasLtMatmulDescSetAttribute"
+        self._library.call(set_, self._desc, attribute, ctypes.byref(value), ctypes.sizeof(value))
+
+    def _proposed(self, wanted: Wanted, most: int, workspace_bytes: int) -> list[Result]:
+        library, asked = self._library, self._library.made("cublasLtMatmulPreferenceCreate")
+        try:
+            limits = [(_WORKSPACE, ctypes.c_uint64(workspace_bytes))]
+            limits += [(which, ctypes.c_uint32(wanted.alignment)) for which in _ALIGNMENTS]
+            if wanted.exact:
+                limits.append((_REDUCTIONS, ctypes.c_uint32(_EXACT_REDUCTIONS)))
+            for which, value in limits:
+                size = ctypes.sizeof(value)
+                library.call("cublasLtMatmulPreferenceSetAttribute", asked, which, ctypes.byref(value), size)
+            results, number = (Result * most)(), _I()
+            a, b, d = self._layouts
+            library.call(
+                "cublasLtMatmulAlgoGetHeuristic", library.handle, self._desc, a, b, d, d, asked, most, results,
+                ctypes.byref(number),
+            )  # fmt: skip
+        finally:
+            library.call("cublasLtMatmulPreferenceDestroy", asked)
+        return [one for one in results[: number.value] if not one.state]
+
+    def launcher(self, algorithm: Result) -> Callable[[int, int, int, int, int | None, int], None]:
+        """A function of the addresses of A, B, D, the bias and the workspace, and of the stream, that launches it.
+
+        Raises:
+            DeviceError: when the library refuses.
+        """
+        product = self  # as long as there is a launch, what it launches is not destroyed
+        matmul, handle, desc = self._library.dll.cublasLtMatmul, self._library.handle, self._desc
+        of_a, of_b, of_d = self._layouts
+        one, zero = ctypes.byref(self._one), ctypes.byref(self._zero)
+        how, workspace_bytes = ctypes.byref(algorithm, Result.algorithm.offset), algorithm.workspace_bytes
+        set_, biased = self._library.dll.cublasLtMatmulDescSetAttribute, _P()
+        where, size = ctypes.byref(biased), ctypes.sizeof(biased)
+
+        def launch(a: int, b: int, d: int, bias: int, workspace: int | None, stream: int) -> None:
+            if bias:
+                biased.value = bias
+                set_(desc, _BIAS_POINTER, where, size)
+            status = matmul(
+                handle, desc, one, a, of_a, b, of_b, zero, d, of_d, d, of_d, how, workspace, workspace_bytes, stream
+            )
+            if status:
+                version = product._library.version
+                raise DeviceError(f"cublasLtMatmul of cuBLASLt {version} failed with cublasStatus_t {status}")
+
+        return launch
