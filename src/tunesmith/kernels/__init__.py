@@ -7,6 +7,18 @@ from tunesmith.tuned import TunedKernel
 
 def shipped() -> dict[str, TunedKernel]:
     """Every shipped kernel by name."""
-    from tunesmith.kernels import conv2d, gemm, matmul, softmax
+    from tunesmith.kernels import (
+        add_rmsnorm,
+        conv2d,
+        gemm,
+        layernorm,
+        matmul,
+        rmsnorm,
+        rmsnorm_backward,
+        row_softmax,
+        silu_and_mul,
+        softmax,
+    )
 
-    return {module.kernel.kernel.name: module.kernel for module in (matmul, softmax, conv2d, gemm)}
+    of_rows = (row_softmax, rmsnorm, rmsnorm_backward, add_rmsnorm, layernorm, silu_and_mul)
+    return {module.kernel.kernel.name: module.kernel for module in (matmul, softmax, conv2d, gemm, *of_rows)}
