@@ -47,6 +47,7 @@ class Hints:
         tall, per_unit, stages: knobs, `None` for a kernel that does not have them.
         per_units: the values of per_unit; 0 stands for a program for each tile.
         reads: arrays that are on their way at once, for the shared memory that stages take.
+        most: elements of a row that a block holds at most; longer rows are looped over.
     """
 
     rows: str | int
@@ -59,6 +60,7 @@ class Hints:
     stages: str | None = None
     per_units: tuple[int, ...] = (0, 1, 2, 4, 8)
     reads: int = 1
+    most: int = MOST_ELEMENTS
 
     @property
     def knobs(self) -> tuple[str, ...]:
@@ -97,8 +99,8 @@ class Hints:
             return [whole]
         if self.how == "split":
             return [b for e in range(21) if SPLIT_LEAST <= (b := 1 << e) <= min(whole, SPLIT_MOST)] or [whole]
-        if whole > MOST_ELEMENTS:
-            return [MOST_ELEMENTS >> e for e in (3, 2, 1, 0)]
+        if whole > self.most:
+            return [self.most >> e for e in (3, 2, 1, 0)]
         return [*[block for block in (whole // 4, whole // 2) if block >= 1024], whole]
 
     def _tile(self, config: Config) -> int:
@@ -159,8 +161,8 @@ class Hints:
         rows, n = self._size(self.rows, problem), self._size(self.columns, problem)
         whole, lanes, most = _power(n), device.warp or 32, _warps(device)[-1]
         block = whole
-        if self.how == "loops" and whole > MOST_ELEMENTS:
-            block = USUAL_LOOPED
+        if self.how == "loops" and whole > self.most:
+            block = min(USUAL_LOOPED, self.most)
         elif self.how == "split":
             block = min(whole, USUAL_SPLIT)
         tall = min(MOST_ROWS, max(1, USUAL_TILE // block), _power(rows)) if self.tall else 1

@@ -21,11 +21,15 @@ space, default = _hints.space, _hints.default
 
 def reference(dy: Any, x: Any, w: Any = None, eps: float = EPS, **_: Any) -> Any:  # dy, x: (rows, n), w: (n,)
     """(dx (rows, n), dw (n,)) in float64; dw as it is where it was zero."""
-    wide, slope = x.double(), dy.double()
+    return formula(dy.double(), x.double(), None if w is None else w.double(), eps)
+
+
+def formula(slope: Any, wide: Any, w: Any, eps: float) -> tuple[Any, Any]:  # (rows, n), (rows, n), (n,)
+    """The same by torch, in the dtype of what is given."""
     scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
     along = wide * scale
     of_w = (slope * along).sum(0)
-    slope = slope if w is None else slope * w.double()
+    slope = slope if w is None else slope * w
     return (slope - along * (slope * along).mean(-1, keepdim=True)) * scale, of_w
 
 

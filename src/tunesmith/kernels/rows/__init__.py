@@ -16,6 +16,8 @@ from tunesmith.errors import BadInput
 
 KNOBS = ("ROWS", "BLOCK", "PER_UNIT", "STAGES", "num_warps")
 SPLIT_KNOBS = ("ROWS", "BLOCK", "num_warps")
+#: Elements of a row that a program holds where it sums something beside: two inputs, their product, the sum.
+MOST_SUMMED = 8192
 #: how many Configs one search tries
 TRIED = 48
 
@@ -28,7 +30,7 @@ def hints(reads: int = 1, *, stays: bool = False) -> Hints:
         stays: whether a program has to go on from tile to tile, as it sums something over them.
     """
     usual = rowwise(loops=True, tall="ROWS", per_unit="PER_UNIT", stages="STAGES", reads=reads)
-    return replace(usual, per_units=(1, 2, 4, 8)) if stays else usual
+    return replace(usual, per_units=(1, 2, 4, 8), most=MOST_SUMMED) if stays else usual
 
 
 def split(reads: int = 1) -> Hints:
@@ -83,8 +85,7 @@ def normal(problem: Problem, device: str, names: Sequence[str], seed: int = 0, w
     """
     import torch
 
-    draw = torch.Generator(device=device)
-    draw.manual_seed(seed)
+    draw = _draw(device, seed)
     rows, n = problem.dims["rows"], problem.dims["n"]
     made = [torch.randn(rows, wide * n, generator=draw, device=device) for _ in names]
     return [array.to(_dtype(problem, name)) for array, name in zip(made, names, strict=True)]
@@ -96,10 +97,17 @@ def weight(problem: Problem, device: str, name: str, seed: int = 0) -> Any:
 
     if problem.get(f"{name}.dtype") is None:
         return None
-    draw = torch.Generator(device=device)
-    draw.manual_seed(1000 + seed)
+    draw = _draw(device, 1000 + seed)
     made = 1 + torch.randn(problem.dims["n"], generator=draw, device=device) / 4
     return made.to(_dtype(problem, name))
+
+
+def _draw(device: str, seed: int) -> Any:
+    """A source of random numbers; `None` where arrays have no content (compiling for a GPU that is not here)."""
+    import torch
+
+    where = torch.empty(0, device=device).device
+    return None if where.type == "meta" else torch.Generator(device=where).manual_seed(seed)
 
 
 def _dtype(problem: Problem, name: str) -> Any:

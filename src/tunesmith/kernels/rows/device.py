@@ -21,10 +21,17 @@ def _places(tile, start, rows, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     return row.to(tl.int64), column, (row < rows) & (column < n)
 
 
+#: A vector along the columns is asked for ahead of the sum that its use waits for, in blocks of up to so many elements:
+#: beyond, the registers do not hold it as well.
+AHEAD = tl.constexpr(8192)
+
+
 @triton.jit
-def _weights(w, column, n):
-    """A vector along the columns, as float32."""
-    return tl.load(w + column, mask=column < n, other=0.0).to(tl.float32)
+def _vector(w, column, n, usual: tl.constexpr):
+    """A vector along the columns; where there is none, a number."""
+    if w is None:
+        return tl.full((1, 1), usual, tl.float32)
+    return tl.load(w + column, mask=column < n, other=0.0)
 
 
 # --- softmax ---
@@ -86,10 +93,12 @@ def row_softmax(
 def _rmsnorm_whole(x, w, y, stride_x, rows, n, eps, tile, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row, column, inside = _places(tile, 0, rows, n, ROWS, BLOCK)
     value = tl.load(x + row * stride_x + column, mask=inside, other=0.0).to(tl.float32)
+    if BLOCK <= AHEAD:
+        factor = _vector(w, column, n, 1.0)
     value = value * tl.rsqrt(tl.sum(value * value, 1) / n + eps)[:, None]
-    if w is not None:
-        value = value * _weights(w, column, n)
-    tl.store(y + row * n + column, value.to(y.dtype.element_ty), mask=inside)
+    if BLOCK > AHEAD:
+        factor = _vector(w, column, n, 1.0)
+    tl.store(y + row * n + column, (value * factor.to(tl.float32)).to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -102,9 +111,7 @@ def _scaled(
         value = tl.load(
             x + row * stride_x + column, mask=inside, other=0.0, eviction_policy="evict_first"
         ).to(tl.float32)  # fmt: skip
-        value = value * scale[:, None]
-        if w is not None:
-            value = value * _weights(w, column, n)
+        value = value * scale[:, None] * _vector(w, column, n, 1.0).to(tl.float32)
         tl.store(
             y + row * stride_y + column, value.to(y.dtype.element_ty), mask=inside, eviction_policy="evict_first"
         )  # fmt: skip
@@ -159,10 +166,14 @@ def _add_rmsnorm_whole(
 ):  # fmt: skip
     row, column, inside = _places(tile, 0, rows, n, ROWS, BLOCK)
     value = _sum_stored(x, residual, stride_x, stride_residual, row, column, inside)
+    if BLOCK <= AHEAD:
+        factor = _vector(w, column, n, 1.0)
     value = value * tl.rsqrt(tl.sum(value * value, 1) / n + eps)[:, None]
-    if w is not None:
-        value = value * _weights(w, column, n)
-    tl.store(x + row * stride_x + column, value.to(x.dtype.element_ty), mask=inside)
+    if BLOCK > AHEAD:
+        factor = _vector(w, column, n, 1.0)
+    tl.store(
+        x + row * stride_x + column, (value * factor.to(tl.float32)).to(x.dtype.element_ty), mask=inside
+    )  # fmt: skip
 
 
 @triton.jit
@@ -204,12 +215,13 @@ def add_rmsnorm(
 def _layernorm_whole(x, w, b, y, stride_x, rows, n, eps, tile, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row, column, inside = _places(tile, 0, rows, n, ROWS, BLOCK)
     value = tl.load(x + row * stride_x + column, mask=inside, other=0.0).to(tl.float32)
+    if BLOCK <= AHEAD:
+        factor, term = _vector(w, column, n, 1.0), _vector(b, column, n, 0.0)
     value = tl.where(inside, value - (tl.sum(value, 1) / n)[:, None], 0.0)
     value = value * tl.rsqrt(tl.sum(value * value, 1) / n + eps)[:, None]
-    if w is not None:
-        value = value * _weights(w, column, n)
-    if b is not None:
-        value = value + _weights(b, column, n)
+    if BLOCK > AHEAD:
+        factor, term = _vector(w, column, n, 1.0), _vector(b, column, n, 0.0)
+    value = value * factor.to(tl.float32) + term.to(tl.float32)
     tl.store(y + row * n + column, value.to(y.dtype.element_ty), mask=inside)
 
 
@@ -238,10 +250,7 @@ def _layernorm_looped(
             x + row * stride_x + column, mask=inside, other=0.0, eviction_policy="evict_first"
         ).to(tl.float32)  # fmt: skip
         value = (value - mean[:, None]) * scale[:, None]
-        if w is not None:
-            value = value * _weights(w, column, n)
-        if b is not None:
-            value = value + _weights(b, column, n)
+        value = value * _vector(w, column, n, 1.0).to(tl.float32) + _vector(b, column, n, 0.0).to(tl.float32)
         tl.store(
             y + row * n + column, value.to(y.dtype.element_ty), mask=inside, eviction_policy="evict_first"
         )  # fmt: skip

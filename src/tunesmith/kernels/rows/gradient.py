@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tunesmith.kernels.rows.device import _places, _weights
+from tunesmith.kernels.rows.device import _places, _vector
 
 
 @triton.jit
@@ -24,8 +24,7 @@ def _whole(
         value = value * scale
         if dw is not None:
             total += slope * value
-        if w is not None:
-            slope = slope * _weights(w, column, n)
+        slope = slope * _vector(w, column, n, 1.0).to(tl.float32)
         slope = (slope - value * (tl.sum(slope * value, 1) / n)[:, None]) * scale
         tl.store(dx + row * n + column, slope.to(dx.dtype.element_ty), mask=inside)
     if dw is not None:
@@ -51,8 +50,7 @@ def _looped(
                 dy + row * stride_dy + column, mask=inside, other=0.0, eviction_policy="evict_last"
             ).to(tl.float32)  # fmt: skip
             squares += tl.sum(value * value, 1)
-            if w is not None:
-                slope = slope * _weights(w, column, n)
+            slope = slope * _vector(w, column, n, 1.0).to(tl.float32)
             product += tl.sum(slope * value, 1)
         scale = tl.rsqrt(squares / n + eps)
         along = (product * scale * scale / n)[:, None]
@@ -68,8 +66,7 @@ def _looped(
                 at = start + tl.arange(0, BLOCK)
                 part = tl.sum(slope * value * scale[:, None], 0)
                 tl.atomic_add(dw + at, part, mask=at < n, sem="relaxed")
-            if w is not None:
-                slope = slope * _weights(w, column, n)
+            slope = slope * _vector(w, column, n, 1.0).to(tl.float32)
             slope = (slope - value * along) * scale[:, None]
             tl.store(dx + row * n + column, slope.to(dx.dtype.element_ty), mask=inside)
 

@@ -101,6 +101,14 @@ class RowKernel:
         bound._bound = program, int(args[self._rows_at]), int(args[self._rows_at + 1]), units
         return bound
 
+    def for_target(self, make_inputs: Callable[[], Mapping[str, Any]], device: Device) -> RowKernel:
+        """This kernel for arguments on a device that need not be here."""
+        made = make_inputs()
+        return self.for_call([made[name] for name in self.signature.parameters], device)
+
+    def resources_of(self, config: Config, built: Built, device: Device) -> Resources:
+        return cast(Resources, self._program.resources_of(config, built, device))
+
     def __eq__(self, other: object) -> bool:
         """What is compiled in of the sizes is whether a row fits a block, and how many programs there are."""
         return isinstance(other, RowKernel) and (self.name, self._bound) == (other.name, other._bound)
