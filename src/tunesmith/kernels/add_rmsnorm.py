@@ -30,8 +30,8 @@ def make_inputs(problem: Problem, device: str = "cuda", seed: int = 0) -> dict[s
     """Standard normal x and residual, w near 1."""
     x, residual = shared.normal(problem, device, ["x", "residual"], seed)
     return {
-        "x": x, "residual": residual, "w": shared.weight(problem, device, "w", seed), "stride_x": x.stride(0),
-        "stride_residual": residual.stride(0), "rows": x.shape[0], "n": x.shape[1], "eps": EPS,
+        "x": x, "residual": residual, "w": shared.weight(problem, device, "w", seed), "rows": x.shape[0],
+        "n": x.shape[1], "eps": EPS,
     }  # fmt: skip
 
 
@@ -40,7 +40,7 @@ kernel = autotune(
     restore_value=["x", "residual"], outputs=["x", "residual"], model=Rows(reads=2, writes=2, operations=8.0),
     candidates=shared.TRIED, policy="lookup", clock="graph",
 )(RowKernel(
-    "add_rmsnorm", ["x", "residual", "w"], ["stride_x", "stride_residual"], shared.KNOBS, numbers=["eps"], makes=False,
+    "add_rmsnorm", ["x", "residual", "w"], ["x", "residual"], shared.KNOBS, numbers=["eps"], makes=False,
     returns=["x", "residual"],
 ))  # fmt: skip
 
@@ -70,7 +70,7 @@ def in_place(launch: Any, x: Any, residual: Any, w: Any, eps: float) -> tuple[An
         )
     (flat, copied), (other, other_copied) = shared.written("x", x), shared.written("residual", residual)
     w = shared.vector("w", w, flat.shape[1])
-    launch(flat, other, w, flat.stride(0), other.stride(0), *flat.shape, eps)
+    launch(flat, other, w, *flat.shape, eps)
     if copied:
         x.copy_(flat.view(x.shape))
     if other_copied:

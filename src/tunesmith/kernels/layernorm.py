@@ -30,13 +30,13 @@ def make_inputs(problem: Problem, device: str = "cuda", seed: int = 0) -> dict[s
     """Standard normal x, w and b near 1."""
     [x] = shared.normal(problem, device, ["x"], seed)
     w, b = shared.weight(problem, device, "w", seed), shared.weight(problem, device, "b", seed + 1)
-    return {"x": x, "w": w, "b": b, "stride_x": x.stride(0), "rows": x.shape[0], "n": x.shape[1], "eps": EPS}
+    return {"x": x, "w": w, "b": b, "rows": x.shape[0], "n": x.shape[1], "eps": EPS}
 
 
 kernel = autotune(
     space=space, knobs=shared.KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
     model=Rows(operations=10.0, reductions=2), candidates=shared.TRIED, policy="lookup", clock="graph",
-)(RowKernel("layernorm", ["x", "w", "b"], ["stride_x"], shared.KNOBS, numbers=["eps"]))  # fmt: skip
+)(RowKernel("layernorm", ["x", "w", "b"], ["x"], shared.KNOBS, numbers=["eps"]))  # fmt: skip
 
 
 def layernorm(x: Any, w: Any = None, b: Any = None, eps: float = EPS) -> Any:  # x: (…, n), w, b: (n,)
@@ -48,4 +48,4 @@ def layernorm(x: Any, w: Any = None, b: Any = None, eps: float = EPS) -> Any:  #
     """
     flat = shared.matrix("x", x)
     w, b = shared.vector("w", w, flat.shape[1]), shared.vector("b", b, flat.shape[1])
-    return kernel(flat, w, b, flat.stride(0), *flat.shape, eps).view(x.shape)
+    return kernel(flat, w, b, *flat.shape, eps).view(x.shape)

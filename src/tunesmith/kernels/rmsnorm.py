@@ -29,13 +29,13 @@ def make_inputs(problem: Problem, device: str = "cuda", seed: int = 0) -> dict[s
     """Standard normal x, w near 1."""
     [x] = shared.normal(problem, device, ["x"], seed)
     w = shared.weight(problem, device, "w", seed)
-    return {"x": x, "w": w, "stride_x": x.stride(0), "rows": x.shape[0], "n": x.shape[1], "eps": EPS}
+    return {"x": x, "w": w, "rows": x.shape[0], "n": x.shape[1], "eps": EPS}
 
 
 kernel = autotune(
     space=space, knobs=shared.KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
     model=Rows(operations=6.0), candidates=shared.TRIED, policy="lookup", clock="graph",
-)(RowKernel("rmsnorm", ["x", "w"], ["stride_x"], shared.KNOBS, numbers=["eps"]))  # fmt: skip
+)(RowKernel("rmsnorm", ["x", "w"], ["x"], shared.KNOBS, numbers=["eps"]))  # fmt: skip
 
 
 def rmsnorm(x: Any, w: Any = None, eps: float = EPS) -> Any:  # x: (…, n), w: (n,)
@@ -46,4 +46,4 @@ def rmsnorm(x: Any, w: Any = None, eps: float = EPS) -> Any:  # x: (…, n), w: 
     """
     flat = shared.matrix("x", x)
     w = shared.vector("w", w, flat.shape[1])
-    return kernel(flat, w, flat.stride(0), *flat.shape, eps).view(x.shape)
+    return kernel(flat, w, *flat.shape, eps).view(x.shape)

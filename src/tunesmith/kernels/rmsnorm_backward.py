@@ -41,7 +41,7 @@ def make_inputs(problem: Problem, device: str = "cuda", seed: int = 0) -> dict[s
     w, n = shared.weight(problem, device, "w", seed), x.shape[1]
     return {
         "dy": dy, "x": x, "w": w, "dx": torch.full_like(x, float("nan")), "dw": torch.zeros(n, device=device),
-        "stride_dy": dy.stride(0), "stride_x": x.stride(0), "rows": x.shape[0], "n": n, "eps": EPS,
+        "rows": x.shape[0], "n": n, "eps": EPS,
     }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ kernel = autotune(
     outputs=["dx", "dw"], reset_to_zero=["dw"], model=Rows(reads=2, writes=1, again=2, operations=12.0, values=2.0),
     candidates=shared.TRIED, policy="lookup", clock="graph",
 )(RowKernel(
-    "rmsnorm_backward", ["dy", "x", "w", "dx", "dw"], ["stride_dy", "stride_x"], shared.KNOBS, numbers=["eps"],
+    "rmsnorm_backward", ["dy", "x", "w", "dx", "dw"], ["dy", "x"], shared.KNOBS, numbers=["eps"],
     makes=False, typed=["dy", "x", "w"], module="tunesmith.kernels.rows.gradient",
 ))  # fmt: skip
 
@@ -84,6 +84,6 @@ def rmsnorm_backward(
         raise BadInput(f"dw is {tuple(dw.shape)} {dw.dtype}; needs ({n},) torch.float32, without gaps")
     dx = torch.empty(tuple(flat.shape), device=x.device, dtype=x.dtype)
     kernel(
-        slope, flat, shared.vector("w", w, n), dx, dw, slope.stride(0), flat.stride(0), *flat.shape, eps
+        slope, flat, shared.vector("w", w, n), dx, dw, *flat.shape, eps
     )  # fmt: skip
     return dx.view(x.shape), dw

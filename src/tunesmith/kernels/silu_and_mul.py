@@ -43,13 +43,13 @@ def reference(x: Any, n: int, **_: Any) -> Any:  # x: (rows, 2 n)
 def make_inputs(problem: Problem, device: str = "cuda", seed: int = 0) -> dict[str, Any]:
     """Standard normal x: (rows, 2 n)."""
     [x] = shared.normal(problem, device, ["x"], seed, wide=2)
-    return {"x": x, "stride_x": x.stride(0), "rows": x.shape[0], "n": x.shape[1] // 2}
+    return {"x": x, "rows": x.shape[0], "n": x.shape[1] // 2}
 
 
 kernel = autotune(
     space=space, knobs=shared.SPLIT_KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs,
     reference=reference, model=work, candidates=shared.TRIED, policy="lookup", clock="graph",
-)(RowKernel("silu_and_mul", ["x"], ["stride_x"], shared.SPLIT_KNOBS))  # fmt: skip
+)(RowKernel("silu_and_mul", ["x"], ["x"], shared.SPLIT_KNOBS))  # fmt: skip
 
 
 def silu_and_mul(x: Any) -> Any:  # (…, 2 n)
@@ -60,7 +60,7 @@ def silu_and_mul(x: Any) -> Any:  # (…, 2 n)
     """
     flat = shared.matrix("x", x)
     n = half("x", flat)
-    return kernel(flat, flat.stride(0), flat.shape[0], n).view(*x.shape[:-1], n)
+    return kernel(flat, flat.shape[0], n).view(*x.shape[:-1], n)
 
 
 def half(name: str, x: Any) -> int:

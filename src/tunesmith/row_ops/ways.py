@@ -72,7 +72,7 @@ def by_silu_and_mul(x: Any) -> Any:
 
 def _of_matrix(x: Any) -> tuple[Any, ...]:
     flat = rows.matrix("x", x)
-    return flat, flat.stride(0), *flat.shape
+    return flat, *flat.shape
 
 
 def _for_rms_norm(x: Any, weight: Any = None, eps: float = rms.EPS) -> tuple[Any, ...]:
@@ -87,14 +87,14 @@ def _for_layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = l
 
 
 def _for_add(x: Any, residual: Any, weight: Any = None, eps: float = rms.EPS) -> tuple[Any, ...]:
-    flat, stride_x, *sizes = _of_matrix(x)
+    flat, *sizes = _of_matrix(x)
     other = rows.matrix("residual", residual)
-    return flat, other, rows.vector("weight", weight, flat.shape[1]), stride_x, other.stride(0), *sizes, eps
+    return flat, other, rows.vector("weight", weight, flat.shape[1]), *sizes, eps
 
 
 def _for_silu_and_mul(x: Any) -> tuple[Any, ...]:
-    flat, stride_x, height, wide = _of_matrix(x)
-    return flat, stride_x, height, wide // 2
+    flat, height, wide = _of_matrix(x)
+    return flat, height, wide // 2
 
 
 # --- candidates ---
@@ -111,31 +111,29 @@ def torchs_silu_and_mul(x: Any) -> Any:
     return F.silu(x[..., :n]) * x[..., n:]
 
 
-def _torch_softmax(x: Any, stride_x: int, rows: int, n: int) -> Any:
+def _torch_softmax(x: Any, rows: int, n: int) -> Any:
     return torch.softmax(x, -1)
 
 
-def _torch_rms_norm(x: Any, w: Any, stride_x: int, rows: int, n: int, eps: float) -> Any:
+def _torch_rms_norm(x: Any, w: Any, rows: int, n: int, eps: float) -> Any:
     return F.rms_norm(x, (n,), w, eps)
 
 
-def _torch_layer_norm(x: Any, w: Any, b: Any, stride_x: int, rows: int, n: int, eps: float) -> Any:
+def _torch_layer_norm(x: Any, w: Any, b: Any, rows: int, n: int, eps: float) -> Any:
     return F.layer_norm(x, (n,), w, b, eps)
 
 
-def _torch_adds(
-    x: Any, residual: Any, w: Any, stride_x: int, stride_residual: int, rows: int, n: int, eps: float
-) -> Any:
+def _torch_adds(x: Any, residual: Any, w: Any, rows: int, n: int, eps: float) -> Any:
     residual.add_(x)
     x.copy_(F.rms_norm(residual, (n,), w, eps))
     return x, residual
 
 
-def _torch_silu_and_mul(x: Any, stride_x: int, rows: int, n: int) -> Any:
+def _torch_silu_and_mul(x: Any, rows: int, n: int) -> Any:
     return F.silu(x[:, :n]) * x[:, n:]
 
 
-def _by_c(x: Any, stride_x: int, rows: int, n: int) -> tuple[tuple[Any, ...], Any]:
+def _by_c(x: Any, rows: int, n: int) -> tuple[tuple[Any, ...], Any]:
     """What the C kernel takes."""
     made = torch.empty((rows, n))
     return (x.detach().contiguous().numpy(), made.numpy(), rows, n), made

@@ -31,14 +31,16 @@ class RowExecutable:
 
 
 class RowKernel:
-    """A program of `kernels.rows` that takes arrays, then numbers, the sizes `rows` and `n` among them.
+    """A program of `kernels.rows` that takes arrays, then `rows`, `n` and other numbers.
 
-    The arrays' last dimension has no gaps; how far apart their rows are is among the numbers.
+    The arrays' last dimension has no gaps. A Config is compiled for the strides that come, each kind of them when it
+    is first seen.
 
     Args:
         name: the kernel's, and the program's.
         arrays: arguments that are arrays; the first has the dtype of what is made. Some may be `None`.
-        strides: numbers: the arrays' first strides. numbers: those behind `rows` and `n`.
+        strided: those whose first strides the program takes, in this order, ahead of `rows`.
+        numbers: behind `rows` and `n`.
         knobs: of the program, and of the compiler.
         makes: whether it allocates an output (rows, n), which stands behind the arrays, and returns it.
         returns: else the arrays that it returns, which it writes.
@@ -49,19 +51,19 @@ class RowKernel:
     backend, per_problem = "triton", True
 
     def __init__(
-        self, name: str, arrays: Sequence[str], strides: Sequence[str], knobs: Sequence[str], *,
+        self, name: str, arrays: Sequence[str], strided: Sequence[str], knobs: Sequence[str], *,
         numbers: Sequence[str] = (), makes: bool = True, returns: Sequence[str] = (),
         typed: Sequence[str] | None = None, module: str = "tunesmith.kernels.rows.device",
     ) -> None:  # fmt: skip
         self.name, self._arrays, self._makes, self._module = name, tuple(arrays), makes, module
         self.knobs, self._typed = frozenset(knobs), self._arrays if typed is None else tuple(typed)
-        parameters = (*arrays, *strides, "rows", "n", *numbers)
+        parameters = (*arrays, "rows", "n", *numbers)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         self.signature = inspect.Signature([inspect.Parameter(one, kind) for one in parameters])
-        self.specialised = Specialised(alignment=tuple(arrays), divisibility=(*strides, "n"), width=("rows",))
-        self._rows_at = len(self._arrays) + len(strides)
+        self.specialised = Specialised(alignment=self._arrays, divisibility=("n",), width=("rows",))
+        self._strided = tuple(self._arrays.index(one) for one in strided)
         self._returned = tuple(self._arrays.index(one) for one in returns)
-        self._bound: tuple[Any, int, int, int] | None = None  # the Triton kernel, rows, n, units
+        self._bound: _Bound | None = None
 
     @property
     def _program(self) -> Any:
@@ -95,11 +97,15 @@ class RowKernel:
         """
         arrays, numbers = args[: len(self._arrays)], args[len(self._arrays) :]
         made = [_Fresh(arrays[0].dtype)] if self._makes else []
+        strides = self._strides(args)
         units = (device or self.device(args)).units
         bound = copy.copy(self)
-        program = self._program.for_call(((1,), *arrays, *made, *numbers), device)
-        bound._bound = program, int(args[self._rows_at]), int(args[self._rows_at + 1]), units
+        program = self._program.for_call(((1,), *arrays, *made, *strides, *numbers), device)
+        bound._bound = _Bound(program, _kind(strides), int(numbers[0]), int(numbers[1]), units)
         return bound
+
+    def _strides(self, args: Sequence[Any]) -> tuple[int, ...]:
+        return tuple([args[i].stride(0) for i in self._strided])
 
     def for_target(self, make_inputs: Callable[[], Mapping[str, Any]], device: Device) -> RowKernel:
         """This kernel for arguments on a device that need not be here."""
@@ -110,31 +116,25 @@ class RowKernel:
         return cast(Resources, self._program.resources_of(config, built, device))
 
     def __eq__(self, other: object) -> bool:
-        """What is compiled in of the sizes is whether a row fits a block, and how many programs there are."""
         return isinstance(other, RowKernel) and (self.name, self._bound) == (other.name, other._bound)
 
     def __hash__(self) -> int:
         return hash((self.name, self._bound))
 
-    def _compiled(self, config: Config) -> tuple[Any, Config, int]:
-        """(the Triton kernel for this call's types, what is compiled in, how many programs run).
+    @property
+    def bound(self) -> _Bound:
+        """The call that this is for.
 
         Raises:
             BadInput: when this is not yet the kernel of a call.
         """
         if self._bound is None:
             raise BadInput(f"{self.name} is compiled for the types of a call's arguments: use kernel.for_call(args)")
-        program, rows, n, units = self._bound
-        knobs = cast("dict[str, int]", dict(config))
-        tiles, block = -(-rows // knobs["ROWS"]), knobs["BLOCK"]
-        if "PER_UNIT" not in knobs:  # a row is shared by programs
-            return program, config, tiles * -(-n // block)
-        each = knobs["PER_UNIT"]
-        return program, Config({**config, "LOOP": block < n}), min(tiles, each * units) if each else tiles
+        return self._bound
 
     def compile_job(self, config: Config, problem: Problem, device: Device) -> Task | None:
-        program, constants, _ = self._compiled(config)
-        return cast("Task | None", program.compile_job(constants, problem, device))
+        constants, _ = self.bound.plan(config)
+        return cast("Task | None", self.bound.program.compile_job(constants, problem, device))
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> RowExecutable:
         """Make a Config ready to launch on the call's device.
@@ -142,31 +142,71 @@ class RowKernel:
         Raises:
             triton.runtime.errors.OutOfResources: when the device does not have what it takes.
         """
-        program, constants, programs = self._compiled(config)
-        loaded = program.load(constants, problem, built)
-        return RowExecutable(config, loaded.resources, self._launch(loaded.launch, (programs,)))
+        constants, programs = self.bound.plan(config)
+        loaded = self.bound.program.load(constants, problem, built)
+        return RowExecutable(config, loaded.resources, self._launch(config, loaded.launch, (programs,)))
 
-    def _launch(self, run: Callable[..., Any], grid: tuple[int]) -> Callable[..., Any]:
+    def _launch(self, config: Config, first: Callable[..., Any], grid: tuple[int]) -> Callable[..., Any]:
         """The function for calls of one Problem."""
-        assert self._bound is not None
         import torch
 
-        _, rows, n, _ = self._bound
-        behind, shape, empty, returned, some = len(self._arrays), (rows, n), torch.empty, self._returned, rows * n > 0
+        bound, empty, strides_of, returned = self.bound, torch.empty, self._strides, self._returned
+        behind, shape, some = len(self._arrays), (bound.rows, bound.n), bound.rows * bound.n > 0
+        launches = {bound.kind: first}
+
+        def launch_for(strides: tuple[int, ...], args: tuple[Any, ...]) -> Callable[..., Any]:
+            """For strides of this kind: compiled when it is first seen."""
+            kind = _kind(strides)
+            if kind not in launches:
+                again = self.for_call(args).bound
+                launches[kind] = again.program.load(again.plan(config)[0], Problem({}), None).launch
+            return launches[kind]
 
         def making(*args: Any) -> Any:
-            first = args[0]
-            made = empty(shape, dtype=first.dtype, device=first.device)
+            made = empty(shape, dtype=args[0].dtype, device=args[0].device)
             if some:
-                run(grid, *args[:behind], made, *args[behind:])
+                strides = strides_of(args)
+                run = launch_for(strides, args)
+                run(grid, *args[:behind], made, *strides, *args[behind:])
             return made
 
         def writing(*args: Any) -> Any:
             if some:
-                run(grid, *args)
+                strides = strides_of(args)
+                run = launch_for(strides, args)
+                run(grid, *args[:behind], *strides, *args[behind:])
             return tuple(args[i] for i in returned) if returned else None
 
         return making if self._makes else writing
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What of a call is compiled in: the Triton kernel for its types, the kind of its strides, sizes, and of the GPU.
+
+    Attributes:
+        rows, n: of what is written. units: multiprocessors of the GPU.
+    """
+
+    program: Any
+    kind: tuple[tuple[bool, bool, bool], ...]
+    rows: int
+    n: int
+    units: int
+
+    def plan(self, config: Config) -> tuple[Config, int]:
+        """(what is compiled in, how many programs run)."""
+        knobs = cast("dict[str, int]", dict(config))
+        tiles, block = -(-self.rows // knobs["ROWS"]), knobs["BLOCK"]
+        if "PER_UNIT" not in knobs:  # a row is shared by programs
+            return config, tiles * -(-self.n // block)
+        each = knobs["PER_UNIT"]
+        return Config({**config, "LOOP": block < self.n}), min(tiles, each * self.units) if each else tiles
+
+
+def _kind(strides: tuple[int, ...]) -> tuple[tuple[bool, bool, bool], ...]:
+    """What Triton compiles in of integers: that they are divisible by 16, that they are 1, that they need 64 bits."""
+    return tuple([(step % 16 == 0, step == 1, step >= 2**31) for step in strides])
 
 
 @cache
