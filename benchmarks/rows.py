@@ -98,13 +98,15 @@ def summary_of(rows: list[dict[str, Any]]) -> dict[str, float]:
     def worst(kernel: str) -> float:
         return min(row["fraction"] for row in rows if row["kernel"] == kernel)
 
+    def speedup(other: str) -> float:
+        return geometric_mean([1 / row["over"][other]["ratio"] for row in rows if other in row["over"]])
+
     others = [name for name in ("torch", "liger") if any(name in row["over"] for row in rows)]
     return {
         "shapes": len(rows), "worst_bandwidth_fraction": min(row["fraction"] for row in rows),
         "geomean_bandwidth_fraction": geometric_mean([row["fraction"] for row in rows]),
         **{f"worst_{kernel}": worst(kernel) for kernel in dict.fromkeys(row["kernel"] for row in rows)},
-        **{f"geomean_speedup_over_{name}": geometric_mean([1 / row["over"][name]["ratio"] for row in rows if name in row["over"]])
-           for name in others},
+        **{f"geomean_speedup_over_{name}": speedup(name) for name in others},
         "tune_s": sum(row["tune_s"] for row in rows),
     }  # fmt: skip
 

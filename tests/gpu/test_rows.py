@@ -1,4 +1,4 @@
-"""The shipped kernels over rows, and the operations made of them, on a GPU: right, in place once, beside the library."""
+"""The shipped kernels over rows, and the operations made of them, on a GPU: right, in place once, beside torch."""
 
 from __future__ import annotations
 

@@ -263,6 +263,6 @@ def _power(size: int) -> int:
 
 
 def _item(problem: Problem) -> int:
-    """Bytes of an element of the Problem's first array; of float32 where it has none."""
+    """Bytes of an element of the Problem's smallest dtype; of float32 where it names none."""
     dtypes = [str(value) for name, value in problem.items() if name.endswith("dtype")]
-    return ITEM_BYTES.get(dtypes[0], 4) if dtypes else 4
+    return min((ITEM_BYTES.get(dtype, 1) for dtype in dtypes), default=4)
