@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -14,12 +15,19 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import torch
+import triton
+import triton.language as tl
+from rich.console import Console
 from tests.fake_triton import H200, GpuTensor, fake_gpu
+from tests.fakes import ScriptedClock
 
+import tunesmith
 from tunesmith import Config, Problem, TunedKernel
 from tunesmith.core.device import Device
 from tunesmith.errors import BadInput
+from tunesmith.events import watched
 from tunesmith.kernels import add_rmsnorm, layernorm, rmsnorm, rmsnorm_backward, row_softmax, shipped, silu_and_mul
+from tunesmith.report.progress import Progress
 
 KERNELS = ("row_softmax", "rmsnorm", "rmsnorm_backward", "add_rmsnorm", "layernorm", "silu_and_mul")
 
@@ -266,3 +274,59 @@ def test_configs_from_all_over_the_space_compile(launched: Any) -> None:
         for config in space.sample(2, seed=i):
             kernel.kernel.for_call(args).load(config, Problem({}), None).launch(*args)
     assert len(launched.launches) == 12
+
+
+# --- other people's kernels: no list of Configs, hints instead -----------------------------------------------------
+
+
+@triton.jit
+def center(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * n + tl.arange(0, BLOCK)
+    inside = tl.arange(0, BLOCK) < n
+    value = tl.load(x + at, mask=inside, other=0.0)
+    tl.store(y + at, value - tl.sum(value) / n, mask=inside)
+
+
+@triton.jit
+def double(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+def climbed(kernel: Any, hints: tunesmith.Hints, seconds: Any, grid: Any, n: int) -> tuple[Config, list[str]]:
+    """(what a descent ends with, what it says on its way)."""
+    tuned = tunesmith.autotune(
+        space=hints.space, default=hints.default, knobs=hints.knobs, key=["n"], strategy="descent",
+        clock=ScriptedClock(seconds), isolate=False,
+    )(kernel)  # fmt: skip
+    console = Console(file=io.StringIO(), width=200)
+    with Progress(console) as progress, watched(progress):
+        summary = tuned.tune(GpuTensor(64, n), GpuTensor(64, n), n, grid=grid)
+    said = console.file.getvalue().splitlines()
+    return summary.choice.config, [line.partition(": ")[2] for line in said if "×" in line]
+
+
+def test_a_rowwise_kernel_climbs_from_its_heuristic_one_knob_at_a_time_and_says_so(launched: Any) -> None:
+    hints = tunesmith.rowwise(64, "n")
+    start = hints.default(Problem({"n": 5000}), H200)
+    assert start == Config(BLOCK=8192, num_warps=16)
+    best, said = climbed(center, hints, lambda config: 1e-6 * (1 + abs(config["num_warps"] - 4)), (64,), 5000)
+    assert best == Config(BLOCK=8192, num_warps=4)
+    assert said == [
+        "1.000×, start: 13.00 µs Config(BLOCK=8192, num_warps=16)",
+        "2.600× num_warps 16 → 8: 5.000 µs Config(BLOCK=8192, num_warps=8)",
+        "5.000× num_warps 8 → 4: 1.000 µs Config(BLOCK=8192, num_warps=4)",
+        "1.000×, no neighbour faster: 1.000 µs Config(BLOCK=8192, num_warps=4)",
+    ]
+
+
+def test_a_pointwise_kernel_does_too(launched: Any) -> None:
+    def seconds(config: Config) -> float:
+        return 1e-6 * (abs(config["BLOCK"] - 4096) / 1024 + abs(config["num_warps"] - 8) + 1)
+
+    best, said = climbed(
+        double, tunesmith.pointwise("n"), seconds, lambda meta: (-(-100_000 // meta["BLOCK"]),), 100_000
+    )
+    assert best == Config(BLOCK=4096, num_warps=8)
+    assert said[0].startswith("1.000×, start: 8.000 µs Config(BLOCK=1024, num_warps=4)")
+    assert all("→" in line and ", " not in line.partition(":")[0] for line in said[1:-1])
