@@ -9,7 +9,7 @@ from torch.library import custom_op
 
 from tunesmith.kernels import rmsnorm_backward as gradient
 from tunesmith.kernels import rows
-from tunesmith.row_ops.ways import by_add_rms_norm, by_layer_norm, by_rms_norm, by_silu_and_mul, by_softmax, ours
+from tunesmith.row_ops.ways import by_add_rms_norm, by_layer_norm, by_rms_norm, by_silu_and_mul, by_softmax, suits
 
 _operation: Any = custom_op  # torch's own types leave half of it unsaid
 #: torch's operators of ours, by name
@@ -37,7 +37,7 @@ def _rms_norm_backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(of x, of the weight, float32 or x's float64): by our kernel on a GPU."""
-    if x.is_cuda and ours(x, weight, grad):
+    if x.is_cuda and suits(x, weight, grad):
         return gradient.rmsnorm_backward(grad, x, weight, eps)
     wide = torch.promote_types(x.dtype, torch.float32)
     weight = None if weight is None else weight.to(wide)

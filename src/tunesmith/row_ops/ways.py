@@ -24,13 +24,19 @@ F = torch.nn.functional
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-def ours(x: Any, *others: Any) -> bool:
+def suits(x: Any, *others: Any) -> bool:
     """Whether there is something to choose: elements, in one dtype and place that our kernels have."""
-    return (
-        x.dtype in _DTYPES and x.ndim > 0 and x.numel() > 0 and x.device.type in ("cuda", "cpu")
-        and all(one is None or (one.dtype == x.dtype and one.device == x.device) for one in others)
-        and not torch.is_autocast_enabled(x.device.type)
-    )  # fmt: skip
+    if x.dtype not in _DTYPES or not (x.is_cuda or x.is_cpu) or not x.ndim or not x.numel():
+        return False
+    for one in others:
+        if one is not None and (one.dtype is not x.dtype or one.get_device() != x.get_device()):
+            return False
+    return True
+
+
+def ours(x: Any, *others: Any) -> bool:
+    """The same, outside autocast, under which torch's own calls know in which dtype they compute."""
+    return suits(x, *others) and not torch.is_autocast_enabled(x.device.type)
 
 
 # --- from a call to a candidate ---
@@ -38,36 +44,40 @@ def ours(x: Any, *others: Any) -> bool:
 
 def by_softmax(x: Any) -> Any:
     """By what is known to be fastest, nobody else seeing it; torch's where there is nothing to choose."""
-    if not ours(x):
+    if not suits(x):
         return torch.softmax(x, -1)
-    return chooser_of("softmax", x.device.type)(*_of_matrix(x)).view(x.shape)
+    return chooser_of("softmax", _kind(x))(*_of_matrix(x)).view(x.shape)
 
 
 def by_rms_norm(x: Any, weight: Any, eps: float) -> Any:
     """See `by_softmax`."""
-    if not ours(x, weight):
+    if not suits(x, weight):
         return torchs_rms_norm(x, weight, eps)
-    return chooser_of("rms_norm", x.device.type)(*_for_rms_norm(x, weight, eps)).view(x.shape)
+    return chooser_of("rms_norm", _kind(x))(*_for_rms_norm(x, weight, eps)).view(x.shape)
 
 
 def by_layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
     """See `by_softmax`."""
-    if not ours(x, weight, bias):
+    if not suits(x, weight, bias):
         return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
-    return chooser_of("layer_norm", x.device.type)(*_for_layer_norm(x, weight, bias, eps)).view(x.shape)
+    return chooser_of("layer_norm", _kind(x))(*_for_layer_norm(x, weight, bias, eps)).view(x.shape)
 
 
 def by_add_rms_norm(x: Any, residual: Any, weight: Any, eps: float) -> None:
     """See `by_softmax`. Writes x and residual."""
-    by = chooser_of("add_rms_norm_", x.device.type) if ours(x, residual, weight) else _torch_adds
+    by = chooser_of("add_rms_norm_", _kind(x)) if suits(x, residual, weight) else _torch_adds
     adding.in_place(by, x, residual, weight, eps)
 
 
 def by_silu_and_mul(x: Any) -> Any:
     """See `by_softmax`."""
-    if not ours(x):
+    if not suits(x):
         return torchs_silu_and_mul(x)
-    return chooser_of("silu_and_mul", x.device.type)(*_for_silu_and_mul(x)).view(*x.shape[:-1], x.shape[-1] // 2)
+    return chooser_of("silu_and_mul", _kind(x))(*_for_silu_and_mul(x)).view(*x.shape[:-1], x.shape[-1] // 2)
+
+
+def _kind(x: Any) -> str:
+    return "cuda" if x.is_cuda else "cpu"
 
 
 def _of_matrix(x: Any) -> tuple[Any, ...]:

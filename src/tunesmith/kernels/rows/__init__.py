@@ -72,7 +72,7 @@ def vector(name: str, w: Any, n: int) -> Any:  # (n,)
     """
     if w is None:
         return None
-    if tuple(w.shape) != (n,):
+    if w.shape != (n,):
         raise BadInput(f"{name} is {tuple(w.shape)}; needs ({n},)")
     return w.contiguous()
 

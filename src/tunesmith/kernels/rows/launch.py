@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any, cast
@@ -101,7 +101,7 @@ class RowKernel:
         units = (device or self.device(args)).units
         bound = copy.copy(self)
         program = self._program.for_call(((1,), *arrays, *made, *strides, *numbers), device)
-        bound._bound = _Bound(program, _kind(strides), int(numbers[0]), int(numbers[1]), units)
+        bound._bound = _Bound(program, strides, int(numbers[0]), int(numbers[1]), units)
         return bound
 
     def _strides(self, args: Sequence[Any]) -> tuple[int, ...]:
@@ -152,7 +152,7 @@ class RowKernel:
 
         bound, empty, strides_of, returned = self.bound, torch.empty, self._strides, self._returned
         behind, shape, some = len(self._arrays), (bound.rows, bound.n), bound.rows * bound.n > 0
-        launches = {bound.kind: first}
+        known, launches = bound.strides, {_kind(bound.strides): first}
 
         def launch_for(strides: tuple[int, ...], args: tuple[Any, ...]) -> Callable[..., Any]:
             """For strides of this kind: compiled when it is first seen."""
@@ -166,14 +166,14 @@ class RowKernel:
             made = empty(shape, dtype=args[0].dtype, device=args[0].device)
             if some:
                 strides = strides_of(args)
-                run = launch_for(strides, args)
+                run = first if strides == known else launch_for(strides, args)
                 run(grid, *args[:behind], made, *strides, *args[behind:])
             return made
 
         def writing(*args: Any) -> Any:
             if some:
                 strides = strides_of(args)
-                run = launch_for(strides, args)
+                run = first if strides == known else launch_for(strides, args)
                 run(grid, *args[:behind], *strides, *args[behind:])
             return tuple(args[i] for i in returned) if returned else None
 
@@ -185,11 +185,12 @@ class _Bound:
     """What of a call is compiled in: the Triton kernel for its types, the kind of its strides, sizes, and of the GPU.
 
     Attributes:
+        strides: of the call; what is compiled for others of their kind is the same.
         rows, n: of what is written. units: multiprocessors of the GPU.
     """
 
     program: Any
-    kind: tuple[tuple[bool, bool, bool], ...]
+    strides: tuple[int, ...] = field(compare=False)
     rows: int
     n: int
     units: int
