@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch.library import opcheck
 
-from tunesmith import Problem, ops
+from tunesmith import Problem, TunedKernel, ops
 from tunesmith.kernels import add_rmsnorm, layernorm, rmsnorm, rmsnorm_backward, row_softmax, shipped, silu_and_mul
+from tunesmith.subject import Effort
 
 F = torch.nn.functional
 KERNELS = ("row_softmax", "rmsnorm", "rmsnorm_backward", "add_rmsnorm", "layernorm", "silu_and_mul")
@@ -34,7 +36,7 @@ def test_configs_from_all_over_the_space_are_right(name: str, dtype: Any) -> Non
         exact = kernel.declared.against.reference(**given)
         device = kernel.kernel.device(tuple(given.values()))
         space = kernel.declared.space_for(problem, device)
-        for config in {kernel.declared.default_for(name, problem, device), *space.sample(4, seed=rows)}:
+        for config in {kernel.declared.default_for(name, problem, device), *space.sample(2, seed=rows)}:
             args = tuple(value.clone() if hasattr(value, "clone") else value for value in given.values())
             result = kernel.kernel.for_call(args).load(config, Problem({}), None).launch(*args)
             made = (args[3], args[4]) if name == "rmsnorm_backward" else result
@@ -79,17 +81,19 @@ def test_more_than_2_to_the_31_elements() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["add_rmsnorm", "rmsnorm_backward"])
 def test_a_whole_space_leaves_what_one_launch_of_the_winner_leaves(name: str) -> None:
-    kernel = shipped()[name]
-    problem = "rows=2000,n=1024,dtype=float16"
-    given = kernel.inputs(problem)
+    usual = shipped()[name]
+    kernel = TunedKernel(usual.kernel, replace(usual.declared, effort=Effort("exhaustive")))  # of any number
+    given = kernel.inputs("rows=2000,n=1024,dtype=float16")
     if name == "rmsnorm_backward":
         given["dw"].fill_(3.0)  # the caller's own, to which the call adds
     once = {key: value.clone() if hasattr(value, "clone") else value for key, value in given.items()}
     left = {key: value.clone() if hasattr(value, "clone") else value for key, value in given.items()}
-    summary = kernel.tune(*left.values(), strategy="exhaustive", isolate=False)
+    summary = kernel.tune(*left.values(), isolate=False)
     assert summary.choice is not None
     assert summary.choice.checked
-    assert not list(summary.failures), summary.failures
+    assert not [failed for _, failed in summary.failures if failed.stage == "wrong"]
+    assert summary.counts["measured"] > 100
+    assert not summary.counts["untried"]
     written = ("dw",) if name == "rmsnorm_backward" else ("x", "residual")
     for key in written:
         assert torch.equal(left[key], given[key]), key
