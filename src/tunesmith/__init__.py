@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tunesmith.backends import cc, cuda
     from tunesmith.backends.call import built
     from tunesmith.chooser import Candidate, choose, returning
+    from tunesmith.core.hints import Hints, pointwise, rowwise
     from tunesmith.core.model import Model, Rows, Tiles, Work
     from tunesmith.measure.modelled import ModelClock
     from tunesmith.missed import Miss, misses
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 #: what takes a moment to import is imported when it is asked for: name → module and attribute
 _LAZY = {
     "Candidate": ("tunesmith.chooser", "Candidate"),
+    "Hints": ("tunesmith.core.hints", "Hints"),
     "Miss": ("tunesmith.missed", "Miss"),
     "TakeOver": ("tunesmith.takeover", "TakeOver"),
     "Model": ("tunesmith.core.model", "Model"),
@@ -46,18 +48,20 @@ _LAZY = {
     "cuda": ("tunesmith.backends.cuda", None),
     "misses": ("tunesmith.missed", "misses"),
     "plan": ("tunesmith.plan", None),
+    "pointwise": ("tunesmith.core.hints", "pointwise"),
     "ranks": ("tunesmith.ranks", None),
     "returning": ("tunesmith.chooser", "returning"),
+    "rowwise": ("tunesmith.core.hints", "rowwise"),
     "take_over": ("tunesmith.takeover", "take_over"),
     "watch": ("tunesmith.report.terminal", "watch"),
 }
 
 __all__ = [
-    "Axis", "Candidate", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Model", "ModelClock",
-    "Problem", "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial", "TunedKernel", "Untried",
-    "Work", "add_device", "autotune", "booleans", "built", "cc", "choices", "choose", "cuda", "integers",
-    "known_device", "known_devices", "misses", "permutations", "plan", "policy", "powers_of_two", "ranks", "returning",
-    "take_over", "watch",
+    "Axis", "Candidate", "Choice", "Config", "Device", "Failed", "Hints", "Key", "Measured", "Miss", "Model",
+    "ModelClock", "Problem", "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial",
+    "TunedKernel", "Untried", "Work", "add_device", "autotune", "booleans", "built", "cc", "choices", "choose",
+    "cuda", "integers", "known_device", "known_devices", "misses", "permutations", "plan", "pointwise", "policy",
+    "powers_of_two", "ranks", "returning", "rowwise", "take_over", "watch",
 ]  # fmt: skip
 
 

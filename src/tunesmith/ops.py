@@ -1,4 +1,5 @@
-"""Matrix products for torch that take the fastest way known: `matmul`, `linear`; a library's call or our own kernels.
+"""Operations for torch that take the fastest way known, a library's call or our own kernels: here `matmul`, `linear`;
+what goes over rows is in row_ops.py.
 
 They are torch operators: `torch.compile` takes them whole, and they can be differentiated. Without a table or a search
 of their own they are torch's.
@@ -15,8 +16,10 @@ from typing import Any, cast
 import torch
 from torch.library import custom_op
 
+from tunesmith import row_ops as rows
 from tunesmith.backends.call import CallExecutable
 from tunesmith.chooser import Candidate, Chooser, LibraryCall, choose, returning
+from tunesmith.chooser.eager import is_eager
 from tunesmith.chooser.settings import allows_reduced, allows_tf32, tf32_state
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
@@ -30,17 +33,17 @@ from tunesmith.kernels.gemm import ACTIVATIONS, SAME, cublaslt
 from tunesmith.ops_attention import decode_attention
 from tunesmith.ops_moe import fused_moe, route
 from tunesmith.options import scoped_policy
+from tunesmith.row_ops import add_rms_norm_, layer_norm, rms_norm, silu_and_mul, softmax
 from tunesmith.tables import Packaged
 
 __all__ = [
-    "ACTIVATIONS", "chooser", "decode_attention", "fused_moe", "linear", "matmul", "route", "scores", "tune",
+    "ACTIVATIONS", "add_rms_norm_", "chooser", "decode_attention", "fused_moe", "layer_norm", "linear", "matmul",
+    "rms_norm", "route", "rows", "scores", "silu_and_mul", "softmax", "tune",
 ]  # fmt: skip
 
 #: how many Configs a search tries, the library's calls among them
 TRIED = 72
 _operation: Any = custom_op  # torch's own types leave half of it unsaid
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-_modes, _autocast = torch._C._len_torch_dispatch_stack, torch._C._is_any_autocast_enabled
 #: what torch allows its libraries for a dtype, as it says it: read on every call
 _ALLOWED: dict[Any, Callable[[], object]] = {
     torch.float16: torch._C._get_cublas_allow_fp16_reduced_precision_reduction,
@@ -60,7 +63,7 @@ def matmul(a: Any, b: Any, out_dtype: Any = None) -> Any:  # (…, M, K), (K, N)
     Args:
         out_dtype: of the result; the inputs' if not given.
     """
-    if _is_eager(a, b, None):
+    if is_eager(a, b):
         return _product(a, b, None, None, out_dtype)
     return _operated(a, b, None, None, out_dtype)
 
@@ -81,18 +84,9 @@ def linear(
     Raises:
         BadInput: for an activation that does not exist, and shapes that do not fit.
     """
-    if _is_eager(x, w, bias):
+    if is_eager(x, w, bias):
         return _product(x, w.mT, bias, activation, out_dtype)
     return _operated(x, w.mT, bias, activation, out_dtype)
-
-
-def _is_eager(a: Any, b: Any, bias: Any) -> bool:
-    """Whether nobody but the caller sees this call (no compiler, autograd, autocast, mode): it need be no operator."""
-    if torch.compiler.is_compiling() or type(a) not in _PLAIN or type(b) not in _PLAIN:
-        return False
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or (bias is not None and bias.requires_grad)):
-        return False
-    return not (_modes() or _autocast())
 
 
 # --- as an operator ---

@@ -65,6 +65,7 @@ def choose(
     clock: Clock | Literal["wall", "events", "events-hot", "graph", "graph-hot"] | None = None,
     hot: Sequence[str] = (),
     depends: Sequence[str] | None = None,
+    writes: Sequence[str] = (),
 ) -> Chooser:
     """Make one function of several ways of doing an operation: for each Problem the fastest of them is called.
 
@@ -86,6 +87,8 @@ def choose(
         most: how many Configs one search may try; those of kernels with a model that it ranks first.
         depends: packages whose versions are compared when a stored Choice is used; torch, where it is imported, if not
             given.
+        writes: arrays that every candidate writes in place, and returns in this order; so does the reference. They are
+            put back before each launch of a search.
 
     Raises:
         BadInput: for no candidates, a library that is none of them, a candidate with other arguments.
@@ -111,7 +114,7 @@ def choose(
         space=alternatives.space, default=alternatives.default_by(default), key=key, strides=strides, buckets=buckets,
         dims=dims, flags=flags, make_inputs=make_inputs, reference=reference,
         tolerance=COARSE if reference else None, policy=policy, budget_s=budget_s, candidates=most,
-        margin=margin, confidence=confidence, clock=clock, hot=hot,
+        margin=margin, confidence=confidence, clock=clock, hot=hot, restore_value=writes, outputs=writes,
         model=Mixed(_no_work, split=alternatives.of, models=models) if models else None,
     )(alternatives)  # fmt: skip
     return Chooser(alternatives, usual.declared, reference)
@@ -137,7 +140,7 @@ class Chooser(TunedKernel):
         function = alternatives.candidates[str(alternatives.stays[BY])].kernel
         assert isinstance(function, LibraryCall)
         library = function.function
-        checks = None if reference is None else partial(Checked, reference, library)
+        checks = None if reference is None else partial(Checked, reference, library, writes=declared.restore)
         super().__init__(alternatives, declared, frontend=Frontend(around=checks))
 
     def explain(self, *args: Any, **kwargs: Any) -> None:

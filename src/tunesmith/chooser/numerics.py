@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from tunesmith.core.outcome import Failed
 from tunesmith.dispatch.arguments import dtype_name
 from tunesmith.kernel import Executable
 from tunesmith.measure.failure import FailedElsewhere
+from tunesmith.measure.memory import copied
 
 #: A candidate may be off by so many times what the library is off by: sums in another order are, by up to four times;
 #: those of another precision by hundreds.
@@ -43,11 +44,14 @@ class Checked:
         reference: the operation in float64 on arguments by name.
         library: the library's call, on arguments by position.
         arguments: of the search, by name.
+        writes: names of those that are written in place.
     """
 
     def __init__(
-        self, reference: Callable[..., Any], library: Callable[..., Any], arguments: Mapping[str, Any]
-    ) -> None:
+        self, reference: Callable[..., Any], library: Callable[..., Any], arguments: Mapping[str, Any],
+        writes: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self._writes = frozenset(writes)
         self._reference, self._library, self._arguments = reference, library, arguments
         self._exact: list[Any] | None = None
         self._allowed: list[float] = []
@@ -82,7 +86,8 @@ class Checked:
         if self._exact is not None:
             return
         exact = _arrays(self._reference(**self._arguments))
-        theirs = _arrays(self._library(*self._arguments.values()))
+        own = [copied(value) if name in self._writes else value for name, value in self._arguments.items()]
+        theirs = _arrays(self._library(*own))
         self._allowed = [
             max(FACTOR * error(mine, right), ULPS * EPS.get(dtype_name(mine), 0.0))
             for mine, right in zip(theirs, exact, strict=True)

@@ -7,7 +7,21 @@ from tunesmith.tuned import TunedKernel
 
 def shipped() -> dict[str, TunedKernel]:
     """Every shipped kernel by name."""
-    from tunesmith.kernels import conv2d, decode_attention, fused_moe, gemm, matmul, softmax
+    from tunesmith.kernels import (
+        add_rmsnorm,
+        conv2d,
+        decode_attention,
+        fused_moe,
+        gemm,
+        layernorm,
+        matmul,
+        rmsnorm,
+        rmsnorm_backward,
+        row_softmax,
+        silu_and_mul,
+        softmax,
+    )
 
-    modules = (matmul, softmax, conv2d, gemm, fused_moe, decode_attention)
+    of_rows = (row_softmax, rmsnorm, rmsnorm_backward, add_rmsnorm, layernorm, silu_and_mul)
+    modules = (matmul, softmax, conv2d, gemm, *of_rows, fused_moe, decode_attention)
     return {module.kernel.kernel.name: module.kernel for module in modules}

@@ -1,0 +1,51 @@
+"""`layernorm`: x less its mean, over its standard deviation, along each row, times w plus b, on a GPU, in Triton.
+
+Imports neither torch nor Triton until it is called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.api import autotune
+from tunesmith.core.model import Rows
+from tunesmith.core.problem import Problem
+from tunesmith.kernels import rows as shared
+from tunesmith.kernels.rows.launch import RowKernel
+
+EPS = 1e-5
+_hints = shared.hints()
+space, default = _hints.space, _hints.default
+
+
+def reference(x: Any, w: Any = None, b: Any = None, eps: float = EPS, **_: Any) -> Any:  # x: (rows, n), w, b: (n,)
+    """The same in float64: (rows, n)."""
+    off = x.double() - x.double().mean(-1, keepdim=True)
+    made = off * (off.square().mean(-1, keepdim=True) + eps).rsqrt()
+    made = made if w is None else made * w.double()
+    return made if b is None else made + b.double()
+
+
+def make_inputs(problem: Problem, device: str = "cuda", seed: int = 0) -> dict[str, Any]:
+    """Standard normal x, w and b near 1."""
+    [x] = shared.normal(problem, device, ["x"], seed)
+    w, b = shared.weight(problem, device, "w", seed), shared.weight(problem, device, "b", seed + 1)
+    return {"x": x, "w": w, "b": b, "rows": x.shape[0], "n": x.shape[1], "eps": EPS}
+
+
+kernel = autotune(
+    space=space, knobs=shared.KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
+    model=Rows(operations=10.0, reductions=2), candidates=shared.TRIED, policy="lookup", clock="graph",
+)(RowKernel("layernorm", ["x", "w", "b"], ["x"], shared.KNOBS, numbers=["eps"]))  # fmt: skip
+
+
+def layernorm(x: Any, w: Any = None, b: Any = None, eps: float = EPS) -> Any:  # x: (…, n), w, b: (n,)
+    """(x - mean(x)) / √(var(x) + eps) · w + b along the last dimension, with the Config known for its shape, else the
+    default.
+
+    Raises:
+        BadInput: for tensors that are not on a GPU, or do not fit.
+    """
+    flat = shared.matrix("x", x)
+    w, b = shared.vector("w", w, flat.shape[1]), shared.vector("b", b, flat.shape[1])
+    return kernel(flat, w, b, *flat.shape, eps).view(x.shape)

@@ -1,0 +1,44 @@
+"""`row_softmax`: softmax along the rows of a matrix on a GPU, in Triton, whether a row fits a block or not.
+
+Imports neither torch nor Triton until it is called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunesmith.api import autotune
+from tunesmith.core.model import Rows
+from tunesmith.core.problem import Problem
+from tunesmith.kernels import rows as shared
+from tunesmith.kernels.rows.launch import RowKernel
+
+_hints = shared.hints()
+space, default = _hints.space, _hints.default
+
+
+def reference(x: Any, **_: Any) -> Any:  # x: (rows, n)
+    """The same in float64: (rows, n)."""
+    return x.double().softmax(-1)
+
+
+def make_inputs(problem: Problem, device: str = "cuda", seed: int = 0) -> dict[str, Any]:
+    """x, four times standard normal: some of each row counts, and not all."""
+    [x] = shared.normal(problem, device, ["x"], seed)
+    return {"x": x * 4, "rows": x.shape[0], "n": x.shape[1]}
+
+
+kernel = autotune(
+    space=space, knobs=shared.KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
+    model=Rows(operations=12.0, looped=24.0, reductions=2), candidates=shared.TRIED, policy="lookup", clock="graph",
+)(RowKernel("row_softmax", ["x"], ["x"], shared.KNOBS))  # fmt: skip
+
+
+def softmax(x: Any) -> Any:  # (…, n)
+    """exp(x) over its sum along the last dimension, with the Config that is known for its shape, else the default.
+
+    Raises:
+        BadInput: for tensors that are not on a GPU, or have no dimensions.
+    """
+    flat = shared.matrix("x", x)
+    return kernel(flat, *flat.shape).view(x.shape)

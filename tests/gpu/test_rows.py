@@ -1,0 +1,170 @@
+"""The shipped kernels over rows, and the operations made of them, on a GPU: right, in place once, beside torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.library import opcheck
+
+from tunesmith import Problem, TunedKernel, ops
+from tunesmith.kernels import add_rmsnorm, layernorm, rmsnorm, rmsnorm_backward, row_softmax, shipped, silu_and_mul
+from tunesmith.subject import Effort
+
+F = torch.nn.functional
+KERNELS = ("row_softmax", "rmsnorm", "rmsnorm_backward", "add_rmsnorm", "layernorm", "silu_and_mul")
+ALLOWED = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 2e-5}
+
+
+def off(result: Any, exact: Any) -> float:
+    return float((result.double() - exact).abs().max() / exact.abs().max().clamp(min=0.1))
+
+
+def normal(*shape: int, dtype: Any) -> Any:
+    return torch.randn(*shape, device="cuda", dtype=torch.float32).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", list(ALLOWED))
+@pytest.mark.parametrize("name", KERNELS)
+def test_configs_from_all_over_the_space_are_right(name: str, dtype: Any) -> None:
+    kernel = shipped()[name]
+    for rows, n in ((1, 1), (300, 100), (1000, 1024), (37, 5003), (5, 70001)):
+        problem = kernel.problem(f"rows={rows},n={n},dtype={str(dtype).rpartition('.')[2]}")
+        given = kernel.inputs(problem)
+        exact = kernel.declared.against.reference(**given)
+        device = kernel.kernel.device(tuple(given.values()))
+        space = kernel.declared.space_for(problem, device)
+        for config in {kernel.declared.default_for(name, problem, device), *space.sample(2, seed=rows)}:
+            args = tuple(value.clone() if hasattr(value, "clone") else value for value in given.values())
+            result = kernel.kernel.for_call(args).load(config, Problem({}), None).launch(*args)
+            made = (args[3], args[4]) if name == "rmsnorm_backward" else result
+            pairs = zip(made, exact, strict=True) if isinstance(exact, tuple) else [(made, exact)]
+            for mine, right in pairs:
+                assert off(mine, right) < ALLOWED[dtype], (name, rows, n, config)
+
+
+def test_strides_of_all_kinds() -> None:
+    for n in (64, 100, 4096):
+        x = normal(7, 2 * n + 1, dtype=torch.float16)[:, 3 : n + 3]  # odd distances, and no alignment
+        w = normal(n, dtype=torch.float16)
+        assert off(rmsnorm.rmsnorm(x, w), rmsnorm.reference(x, w)) < ALLOWED[torch.float16]
+        assert off(row_softmax.softmax(x.mT), x.mT.double().softmax(-1)) < ALLOWED[torch.float16]
+        assert off(layernorm.layernorm(x.expand(2, 7, n), w), layernorm.reference(x, w).expand(2, 7, n)) < 4e-3
+        both = normal(3, 4, 2 * n, dtype=torch.float16)[:, ::2]
+        assert silu_and_mul.silu_and_mul(both).shape == (3, 2, n)
+    assert row_softmax.softmax(normal(0, 5, dtype=torch.float16)).shape == (0, 5)
+
+
+def test_a_sum_written_in_place_leaves_what_lies_around_alone() -> None:
+    whole, residual, w = normal(64, 4096, dtype=torch.bfloat16), normal(64, 3001, dtype=torch.bfloat16), None
+    x, before = whole[:, 7:3008], whole.clone()
+    exact = add_rmsnorm.reference(x.clone(), residual.clone(), w)
+    add_rmsnorm.add_rmsnorm_(x, residual, w)
+    assert off(x, exact[0]) < ALLOWED[torch.bfloat16]
+    assert off(residual, exact[1]) < ALLOWED[torch.bfloat16]
+    x.copy_(before[:, 7:3008])
+    assert torch.equal(whole, before)
+
+
+def test_more_than_2_to_the_31_elements() -> None:
+    if torch.cuda.mem_get_info()[0] < 24 * 1024**3:
+        pytest.skip("needs 24 GiB of free memory")
+    rows = 2**31 // 4096 + 64
+    x = torch.zeros(rows, 4096, device="cuda", dtype=torch.float16)
+    x[-64:] = normal(64, 4096, dtype=torch.float16)
+    assert off(rmsnorm.rmsnorm(x)[-64:], rmsnorm.reference(x[-64:])) < ALLOWED[torch.float16]
+    assert off(row_softmax.softmax(x)[-64:], row_softmax.reference(x[-64:])) < ALLOWED[torch.float16]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["add_rmsnorm", "rmsnorm_backward"])
+def test_a_whole_space_leaves_what_one_launch_of_the_winner_leaves(name: str) -> None:
+    usual = shipped()[name]
+    kernel = TunedKernel(usual.kernel, replace(usual.declared, effort=Effort("exhaustive")))  # of any number
+    given = kernel.inputs("rows=2000,n=1024,dtype=float16")
+    if name == "rmsnorm_backward":
+        given["dw"].fill_(3.0)  # the caller's own, to which the call adds
+    once = {key: value.clone() if hasattr(value, "clone") else value for key, value in given.items()}
+    left = {key: value.clone() if hasattr(value, "clone") else value for key, value in given.items()}
+    summary = kernel.tune(*left.values(), isolate=False)
+    assert summary.choice is not None
+    assert summary.choice.checked
+    assert not [failed for _, failed in summary.failures if failed.stage == "wrong"]
+    assert summary.counts["measured"] > 100
+    assert not summary.counts["untried"]
+    written = ("dw",) if name == "rmsnorm_backward" else ("x", "residual")
+    for key in written:
+        assert torch.equal(left[key], given[key]), key
+    kernel(*left.values())
+    bound = kernel.kernel.for_call(tuple(once.values()))
+    bound.load(summary.choice.config, Problem({}), None).launch(*once.values())
+    if name == "rmsnorm_backward":
+        assert torch.equal(left["dx"], once["dx"])
+        # atomic additions come in any order: the last bits differ between any two launches
+        torch.testing.assert_close(left["dw"], once["dw"], rtol=1e-4, atol=1e-4)
+        exact = kernel.declared.against.reference(**given)[1] + 3
+        assert off(left["dw"], exact) < 1e-3
+    else:
+        assert all(torch.equal(left[key], once[key]) for key in written)
+
+
+def test_operations_search_choose_and_stay_right() -> None:
+    x, w, b = normal(4096, 4096, dtype=torch.bfloat16), *(normal(4096, dtype=torch.bfloat16) for _ in range(2))
+    both = normal(2048, 8192, dtype=torch.bfloat16)
+    for operation, args, exact in (
+        ("softmax", (x,), row_softmax.reference(x)),
+        ("rms_norm", (x, w), rmsnorm.reference(x, w)),
+        ("layer_norm", (x, w, b), layernorm.reference(x, w, b)),
+        ("silu_and_mul", (both,), silu_and_mul.reference(both, 4096)),
+    ):
+        summary = ops.rows.tune(operation, *args)
+        assert {trial.config["by"] for trial in summary.trials} > {"torch"}, operation
+        call = getattr(ops, operation)
+        for _ in range(2):
+            assert off(call(*args), exact) < ALLOWED[torch.bfloat16], operation
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = call(*args)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert off(result, exact) < ALLOWED[torch.bfloat16], operation
+
+
+def test_an_operation_in_place_is_tuned_and_runs_once() -> None:
+    x, residual, w = (normal(*size, dtype=torch.bfloat16) for size in ((4096, 2048), (4096, 2048), (2048,)))
+    before = x.clone(), residual.clone()
+    summary = ops.rows.tune("add_rms_norm_", x, residual, w)
+    assert {trial.config["by"] for trial in summary.trials} == {"torch", "add_rmsnorm"}
+    assert torch.equal(x, before[0])
+    assert torch.equal(residual, before[1])
+    exact = add_rmsnorm.reference(x, residual, w)
+    ops.add_rms_norm_(x, residual, w)
+    assert off(x, exact[0]) < ALLOWED[torch.bfloat16]
+    assert off(residual, exact[1]) < ALLOWED[torch.bfloat16]
+
+
+def test_gradients_are_torchs_and_accumulate() -> None:
+    x, w, slope = (normal(*size, dtype=torch.float32) for size in ((3, 70, 1000), (1000,), (3, 70, 1000)))
+    x.requires_grad_()
+    w.requires_grad_()
+    ours = torch.autograd.grad(ops.rms_norm(x, w), (x, w), slope)
+    theirs = torch.autograd.grad(F.rms_norm(x.double(), (1000,), w.double(), 1e-6), (x, w), slope.double())
+    for mine, right in zip(ours, theirs, strict=True):
+        assert off(mine, right.double()) < 1e-4
+    _, once = rmsnorm_backward.rmsnorm_backward(slope, x.detach(), w.detach())
+    _, twice = rmsnorm_backward.rmsnorm_backward(slope, x.detach(), w.detach(), dw=once.clone())
+    assert off(twice, 2 * once.double()) < 1e-5
+
+
+def test_opcheck_and_compile() -> None:
+    x, w, b = normal(8, 64, dtype=torch.float16), *(normal(64, dtype=torch.float16) for _ in range(2))
+    opcheck(torch.ops.tunesmith.softmax, (x,))
+    opcheck(torch.ops.tunesmith.rms_norm, (x, w, 1e-6))
+    opcheck(torch.ops.tunesmith.layer_norm, (x, w, b, 1e-5))
+    opcheck(torch.ops.tunesmith.add_rms_norm_, (x.clone(), x.clone(), w, 1e-6))
+    opcheck(torch.ops.tunesmith.silu_and_mul, (x,))
+    opcheck(torch.ops.tunesmith.rms_norm_backward, (x, x, w, 1e-6))
+    compiled = torch.compile(lambda x, w: ops.silu_and_mul(ops.rms_norm(x, w)), fullgraph=True)
+    torch.testing.assert_close(compiled(x, w), ops.silu_and_mul(ops.rms_norm(x, w)), atol=1e-2, rtol=1e-2)
