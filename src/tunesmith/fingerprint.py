@@ -40,6 +40,8 @@ from tunesmith.errors import BadInput, FingerprintError
 
 #: packages that are named and never entered, even where the function asked about is theirs
 _LIBRARIES = {"cupy", "cutlass", "flydsl", "jax", "numba", "numpy", "scipy", "torch", "triton"}
+#: what decorators of FlyDSL's are told of a function: it changes what is compiled
+_FLYDSL_OPTIONS = ("compile_hints", "_known_block_size", "_name")
 #: types whose repr is their content
 _PLAIN: tuple[type, ...] = (
     type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(...), type(NotImplemented),
@@ -160,13 +162,15 @@ class _Walk:
     def _callable_object(self, value: Any, path: _Path) -> bool:
         """Objects that stand for a function: tuned and JIT-compiled kernels, caches, ufuncs of an installed package."""
         kind = cast("type[Any]", type(value))
-        inner = getattr(value, "fn", None) or getattr(value, "__wrapped__", None)
+        inner = getattr(value, "fn", None) or getattr(value, "__wrapped__", None) or _of_flydsl(value)
         name = getattr(value, "__name__", None)
         if callable(getattr(kind, "fingerprint", None)):
             self.say("kernel", value.fingerprint())
         elif inner is not None and callable(inner) and (hasattr(value, "run") or self._is_foreign_type(kind)):
             self.say("wrapped", kind.__qualname__)
             self.value(inner, path)
+            for option in _FLYDSL_OPTIONS if kind.__module__.startswith("flydsl.") else ():
+                self.value(getattr(value, option, None), (*path, option))
         elif callable(value) and isinstance(name, str) and self._is_foreign_type(kind):
             self.say("named", f"{kind.__module__}.{name}")
         else:
@@ -177,7 +181,7 @@ class _Walk:
         return self._is_foreign(kind.__module__, _file_of_module(kind.__module__))
 
     def _array(self, value: Any, path: _Path) -> bool:
-        """numpy's arrays and scalars, dtypes and devices of numpy, torch and Triton, Triton's constants."""
+        """numpy's arrays and scalars, dtypes and devices of numpy, torch and Triton, constants of Triton and FlyDSL."""
         kind = cast("type[Any]", type(value))
         ours = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
         if ours & {("numpy", "ndarray"), ("numpy", "generic")} and not value.dtype.hasobject:
@@ -190,6 +194,9 @@ class _Walk:
             self.say(kind.__name__, str(value))
         elif ("triton", "constexpr") in ours:
             self.say("constexpr")
+            self.value(value.value, path)
+        elif kind.__module__.startswith("flydsl.") and hasattr(value, "value"):
+            self.say("constant", kind.__name__)
             self.value(value.value, path)
         else:
             return False
@@ -351,6 +358,13 @@ class _Walk:
         if package == self.package:
             return False
         return package == "tunesmith" or _is_installed(package, file)
+
+
+def _of_flydsl(value: Any) -> Any:
+    """The function inside what FlyDSL's decorators make: a launcher's or a kernel's; `None` for anything else."""
+    if not type(value).__module__.startswith("flydsl."):
+        return None
+    return getattr(value, "func", None) or getattr(value, "_func", None)
 
 
 def _methods(member: Any) -> Iterator[types.FunctionType]:

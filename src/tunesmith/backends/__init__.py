@@ -12,7 +12,7 @@ from tunesmith.kernel import Kernel
 #: what a Kernel has and no other object of a user's
 _KERNEL_METHODS = ("compile_job", "load", "fingerprint", "device", "signature")
 #: kernel languages of which this version knows the name alone
-_NOT_YET = ("cute", "flydsl")
+_NOT_YET = ("cute",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,8 @@ def kernel_of(
     if not callable(obj) and not hasattr(obj, "run"):
         raise BadInput(
             f"{obj!r} of type {type(obj).__name__} is no kernel; "
-            "good ones: a Python callable, what @triton.jit, tunesmith.cc.kernel or tunesmith.cuda.kernel returns"
+            "good ones: a Python callable, what @triton.jit, tunesmith.cc.kernel, tunesmith.cuda.kernel or "
+            "tunesmith.flydsl.kernel returns"
         )
     own = None if knobs is None else frozenset(knobs)
     return CallableKernel(cast("Callable[..., Any]", obj), own, name=name, version=version, depends=depends)
@@ -87,6 +88,7 @@ def describe() -> list[BackendState]:
         _triton(),
         _cuda(),
         *(BackendState(name, False, "not in this version") for name in _NOT_YET),
+        _flydsl(),
     ]
 
 
@@ -120,3 +122,24 @@ def _cuda() -> BackendState:
         return BackendState(
             "cuda", True, f"{compiles}; compiles, and launches nothing: {str(error).partition('; ')[0]}"
         )
+
+
+def _flydsl() -> BackendState:
+    """Whether FlyDSL is there, and what links its binaries; a GPU is needed only to launch. Imports neither it nor
+    torch."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from tunesmith.backends.flydsl.toolkit import INSTALL, linker
+
+    found: list[str] = []
+    for package in ("flydsl", "torch"):
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            return BackendState("flydsl", False, f"{package} is not installed", INSTALL)
+    try:
+        how, _ = linker()
+    except MissingEngine as error:
+        why, _, command = str(error).rpartition(": ")
+        return BackendState("flydsl", False, why, command)
+    return BackendState("flydsl", True, f"{', '.join(found)}, linked by {how}; launching needs an AMD GPU")
