@@ -10,6 +10,7 @@ from typing import Any
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 from flydsl.expr import gpu, range_constexpr
+from flydsl.expr import math as fmath
 
 import tunesmith
 from tunesmith import Config, Problem, Space
@@ -91,7 +92,7 @@ def build_rms_norm(n: int, BLOCK: int, eps: float = 1e-6):
         total = fx.Float32(0.0)
         for wave in range_constexpr(waves):
             total = total + fx.memref_load(parts, wave)
-        scale = (total * (1.0 / n) + eps).rsqrt()
+        scale = fmath.rsqrt(total * (1.0 / n) + eps)
         for tile in range_constexpr(tiles):
             mine = fx.make_rmem_tensor(vec, fx.Float32)
             fx.memref_store_vec(kept[tile] * scale, mine)
