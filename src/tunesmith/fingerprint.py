@@ -168,9 +168,12 @@ class _Walk:
             self.say("kernel", value.fingerprint())
         elif inner is not None and callable(inner) and (hasattr(value, "run") or self._is_foreign_type(kind)):
             self.say("wrapped", kind.__qualname__)
-            self.value(inner, path)
-            for option in _FLYDSL_OPTIONS if kind.__module__.startswith("flydsl.") else ():
-                self.value(getattr(value, option, None), (*path, option))
+            if inner is not _of_flydsl(value):
+                self.value(inner, path)
+            else:
+                self.function(inner, rewritten=True)
+                for option in _FLYDSL_OPTIONS:
+                    self.value(getattr(value, option, None), (*path, option))
         elif callable(value) and isinstance(name, str) and self._is_foreign_type(kind):
             self.say("named", f"{kind.__module__}.{name}")
         else:
@@ -256,15 +259,19 @@ class _Walk:
 
     # --- functions, classes, modules ---
 
-    def function(self, function: types.FunctionType) -> None:
-        """Write down a function: by name if it is somebody else's, else source, defaults and all it reads."""
+    def function(self, function: types.FunctionType, rewritten: bool = False) -> None:
+        """Write down a function: by name if it is somebody else's, else source, defaults and all it reads.
+
+        Args:
+            rewritten: its code is made of its source and does not look like it.
+        """
         code = function.__code__
         if self._is_foreign(function.__module__, code.co_filename):
             self.say("named", f"{function.__module__}.{function.__qualname__}")
             return
         if not self._is_new(function):
             return
-        source = _source(function)
+        source = _source(function, rewritten)
         self.say("source", source) if source is not None else self._code(code, function.__name__)
         name = function.__name__
         self.value(function.__defaults__, (name, "__defaults__"))
@@ -428,7 +435,7 @@ def _file_text(file: str) -> str:
     return content.decode() if file.endswith(".py") else hashlib.sha256(content).hexdigest()
 
 
-def _source(thing: types.FunctionType | type) -> str | None:
+def _source(thing: types.FunctionType | type, rewritten: bool = False) -> str | None:
     """What counts of a function's or class's source; `None` where it can't be had."""
     try:
         if isinstance(thing, types.FunctionType) and thing.__name__ == "<lambda>":
@@ -436,7 +443,7 @@ def _source(thing: types.FunctionType | type) -> str | None:
             return lambda_source("".join(lines), thing.__code__)
         if isinstance(thing, types.FunctionType):  # its own code: getsource(thing) follows __wrapped__
             text, code = inspect.getsource(thing.__code__), thing.__code__
-            return normalised(text, code.co_name) if is_source_of(text, code) else None
+            return normalised(text, code.co_name) if rewritten or is_source_of(text, code) else None
         return normalised(inspect.getsource(thing), thing.__name__)
     except (OSError, TypeError):
         return None

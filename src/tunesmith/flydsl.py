@@ -51,6 +51,8 @@ def autotune(
     *,
     knobs: Sequence[str] | None = None,
     strides: Sequence[str] | None = None,
+    name: str | None = None,
+    version: str | None = None,
     **ours: Any,
 ) -> Callable[[Any], TunedKernel]:
     """`flydsl.autotune.autotune`, tuned by us: for what `@flyc.jit` made.
@@ -61,10 +63,11 @@ def autotune(
             dtypes and stride classes of all arrays.
         warmup, rep: taken and not needed: candidates are raced until one has won.
         default: a function of a call's arguments, or a Config: what is used where nothing is known and nothing may be
-            measured. Functions of arguments are given stand-ins for these, which know what `key` says.
+            measured; a search tries it too. Functions of arguments are given stand-ins, which know what `key` says.
         artifact_name: of FlyDSL's offline configurations: those in `$FLYDSL_AUTOTUNE_CONFIG_DIR` are read as a table.
         knobs: which Constexpr parameters are knobs, where `configs` is a function: those not in `key` if not given.
         strides: arrays whose stride classes count; all if not given.
+        name, version: as of `kernel`.
         ours: what `tunesmith.autotune` takes beside.
 
     Raises:
@@ -83,26 +86,24 @@ def autotune(
     def decorate(fn: Any) -> TunedKernel:
         whole = kernel(fn)
         chosen = knobs if knobs is not None else knobs_among(listed, names, sorted(whole.parameters.knobs))
-        made = kernel(fn, knobs=chosen, name=ours.pop("name", None), version=ours.pop("version", None))
+        made = kernel(fn, knobs=chosen, name=name, version=version)
         tried = configs_of(made, listed, prune_configs_by)
 
+        heuristic = None if default is None else default_of(made, default)
+
         def space(problem: Problem, device: Device) -> Space:
-            return Space.of(tried(problem))
+            found = tried(problem)
+            usual = [] if heuristic is None else [heuristic(problem)]  # which need not be among the others
+            return Space.of(found + [config for config in usual if config not in found])
 
-        usual: Any = default
-        if callable(default):
-            heuristic = default_of(made, default)
+        def usual_for(problem: Problem, device: Device) -> Config:
+            assert heuristic is not None
+            return heuristic(problem)
 
-            def asked(problem: Problem, device: Device) -> Config:
-                return heuristic(problem)
-
-            usual = asked
-        elif default is not None:
-            usual = config_of(default)
         tuned = tuned_by(
-            space=space, key=key_of(made, names), default=usual, reset_to_zero=reset_to_zero,
-            restore_value=restore_value, strides=array_names(made) if strides is None else strides,
-            knobs=[*sorted(made.knobs)], **ours,
+            space=space, key=key_of(made, names), default=None if heuristic is None else usual_for,
+            reset_to_zero=reset_to_zero, restore_value=restore_value,
+            strides=array_names(made) if strides is None else strides, knobs=sorted(made.knobs), **ours,
         )(made)  # fmt: skip
         folder = os.environ.get(_FOLDER)
         if artifact_name is not None and folder:

@@ -31,7 +31,11 @@ def config_of(theirs: Any) -> Config:
         raise BadInput(f"{theirs!r} is no Config; good ones: flydsl.autotune.Config, tunesmith.Config, a mapping")
     if getattr(theirs, "pre_hook", None) is not None:
         raise BadInput(f"{theirs!r} has a pre_hook, which is not taken: use reset_to_zero= or restore_value=")
-    return Config(**theirs.to_dict())
+    said = dict(theirs.to_dict())
+    for value in said.values():
+        if isinstance(value, Unknown):
+            _refuse(value.name, "its value")
+    return Config(**said)
 
 
 @dataclass(frozen=True)
@@ -128,13 +132,16 @@ def configs_of(
     def found(problem: Problem) -> list[Config]:
         arguments = arguments_of(kernel, problem)
         theirs = list(configs(**arguments) if callable(configs) else configs)
-        return [config_of(one) for one in (theirs if prune is None else prune(theirs, arguments))]
+        return list(dict.fromkeys(config_of(one) for one in (theirs if prune is None else prune(theirs, arguments))))
 
     return found
 
 
-def default_of(kernel: FlydslKernel, default: Callable[..., Any]) -> Callable[[Problem], Config]:
-    """FlyDSL's heuristic, asked for a Problem."""
+def default_of(kernel: FlydslKernel, default: Any) -> Callable[[Problem], Config]:
+    """FlyDSL's heuristic, or a Config, asked for a Problem."""
+    if not callable(default):
+        fixed = config_of(default)
+        return lambda problem: fixed
     return lambda problem: config_of(default(**arguments_of(kernel, problem)))
 
 

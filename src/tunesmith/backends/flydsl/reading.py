@@ -67,6 +67,11 @@ def of_jit(function: Callable[..., Any], knobs: Collection[str] | None, name: st
     """
     found = tuple(_signature(function).parameters.values())
     for p in found:
+        if isinstance(p.annotation, str):
+            raise BadInput(
+                f"{name}: {p.name!r} is annotated {p.annotation!r}, which means nothing where the module is read: "
+                "import what it names at the top of the module, or leave out `from __future__ import annotations`"
+            )
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
             raise BadInput(f"{name} takes *{p.name}: name each argument, so that a Problem can be told from them")
     stream = next((p.name for p in found if getattr(p.annotation, "_is_stream_param", False)), None)
@@ -104,7 +109,7 @@ def of_build(build: Callable[..., Any], runtime: Sequence[str], knobs: Collectio
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
         return inspect.signature(function, eval_str=True)
-    except NameError:  # an annotation that can't be evaluated is none of FlyDSL's
+    except NameError:  # FlyDSL could not evaluate its annotations either
         return inspect.signature(function)
 
 
