@@ -237,6 +237,20 @@ def test_versions_name_the_compiler_by_content() -> None:
     assert toolkit._content("flydsl/a.py,sha256=1,2\n") != toolkit._content("flydsl/a.py,sha256=2,2\n")
 
 
+def test_the_documentation_compiles(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "flydsl-kernels.md").read_text()
+    file = tmp_path / "flydsl_page.py"
+    file.write_text(page.split("```python\n")[1].split("```")[0])
+    spec = importlib.util.spec_from_file_location("flydsl_page", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    kernel = module.tuned.kernel.for_call(arguments())
+    found = kernel.resources_of(module.tuned.declared.default, built(kernel, module.tuned.declared.default), MI300)
+    assert (found.threads, found.spills) == (256, 0)
+
+
 # --- in use ---
 
 

@@ -47,10 +47,9 @@ def test_a_name_of_another_form_is_refused(name: str) -> None:
 
 def lookup(path: Path, device: Device = MI355, **sizes: int) -> tuple[Config, float | None] | None:
     """What a kernel of tile_m alone is told, whose table this is."""
-    table = aiter_rows(path, family="bpreshuffle", rename={"tile_m": "TILE_M", **dict.fromkeys(
-        ("tile_n", "tile_k", "lds_stage", "use_cshuffle_epilog", "use_async_copy", "scheduler", "xcd_swizzle", "split_k"),
-        "",
-    )})  # fmt: skip
+    left_out = ("tile_n", "tile_k", "lds_stage", "use_cshuffle_epilog", "use_async_copy", "scheduler", "xcd_swizzle")
+    rename = {"tile_m": "TILE_M", "split_k": "", **dict.fromkeys(left_out, "")}
+    table = aiter_rows(path, family="bpreshuffle", rename=rename)
     tuned = tunesmith.autotune(
         space=tunesmith.Space(TILE_M=[16, 32], waves_per_eu=[0, 3]), key=["M", "N", "K"], policy="lookup"
     )(lambda M, N, K, *, TILE_M, waves_per_eu: None)

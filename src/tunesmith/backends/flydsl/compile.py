@@ -180,6 +180,11 @@ def _reason(error: Exception) -> str:
     """The line of FlyDSL's that says why, without the place: the same mistake is to be counted as one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     first = lines[0] if lines else one_line(error)
+    if "amdgcn bitcode path" in first:
+        return (
+            "this kernel calls AMD's device libraries (sin, log and the like), which come with ROCm alone: "
+            "set ROCM_PATH to an installation"
+        )
     if "lld invocation failed" in first:
         return f"{first}: ld.lld, which AMD's binaries are linked by, ended with an error"
     return f"{type(error).__name__}: {first}"
