@@ -5,6 +5,8 @@ from typing import Any
 import flydsl.compiler as flyc
 import flydsl.expr as fx
 
+import tunesmith
+
 
 @flyc.kernel
 def _saxpy(x: fx.Tensor, y: fx.Tensor, a: fx.Float32, BLOCK: fx.Constexpr[int], VEC: fx.Constexpr[int]):
@@ -45,3 +47,12 @@ def build_transpose(n: int, BLOCK: int) -> Any:
         _transpose(x, y, n).launch(grid=(n, 1, 1), block=(BLOCK, 1, 1), stream=stream)
 
     return launch
+
+
+@tunesmith.autotune(space=tunesmith.Space(BLOCK=[64, 128]), key=["n"])
+@flyc.jit
+def decorated(
+    x: fx.Tensor, y: fx.Tensor, a: fx.Float32, n: fx.Int32, BLOCK: fx.Constexpr[int], VEC: fx.Constexpr[int] = 1,
+    stream: fx.Stream = fx.Stream(None),
+):  # fmt: skip
+    _saxpy(x, y, a, BLOCK, VEC).launch(grid=(n // (BLOCK * VEC), 1, 1), block=(BLOCK, 1, 1), stream=stream)

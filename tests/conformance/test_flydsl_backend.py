@@ -99,7 +99,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     """Tensors of the host are on an MI300X."""
     monkeypatch.setattr(KERNELS, "device_of", lambda args: MI300)
-    monkeypatch.setattr(KERNELS, "current_gpu", lambda name: MI300)
+    monkeypatch.setattr(KERNELS, "gpu_for", lambda name, index: MI300)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: 7)
     monkeypatch.setattr(CompiledFunction, "__call__", act)
     return MI300
@@ -199,7 +199,8 @@ def test_a_kernel_that_no_other_process_finds_is_compiled_here(gpu: Device) -> N
     def saxpy(x: fx.Tensor, y: fx.Tensor, a: fx.Float32, n: fx.Int32, BLOCK: fx.Constexpr[int]):
         flydsl_kernels._saxpy(x, y, a, BLOCK, 1).launch(grid=(n // BLOCK, 1, 1), block=(BLOCK, 1, 1))
 
-    kernel = flydsl.kernel(saxpy)
+    with pytest.warns(tunesmith.errors.TunesmithWarning, match="launched in the default stream"):
+        kernel = flydsl.kernel(saxpy)
     args = arguments()
     assert kernel.for_call(args).compile_job(Config(BLOCK=64), NO_FIELDS, gpu) is None
     ready(kernel, Config(BLOCK=64), args).launch(*args)
@@ -249,6 +250,25 @@ def test_the_documentation_compiles(tmp_path: Path) -> None:
     kernel = module.tuned.kernel.for_call(arguments())
     found = kernel.resources_of(module.tuned.declared.default, built(kernel, module.tuned.declared.default), MI300)
     assert (found.threads, found.spills) == (256, 0)
+
+
+def test_a_decorated_function_is_found_by_a_child() -> None:
+    tuned = flydsl_kernels.decorated
+    assert list(tuned.kernel.signature.parameters) == ["x", "y", "a", "n", "VEC"]  # VEC is compiled in
+    kernel = tuned.kernel.for_call([*arguments(), 2])
+    assert kernel.resources_of(Config(BLOCK=128), built(kernel, Config(BLOCK=128)), MI300).threads == 128
+
+
+def test_a_file_that_was_changed_is_not_compiled_under_the_old_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = source("* a + 1.0", "* a + 6.0")
+    kernel = flydsl.kernel(module.saxpy).for_call(arguments())
+    job = kernel.compile_job(Config(BLOCK=64), NO_FIELDS, MI300)
+    file = Path(module.__file__)
+    kernel.fingerprint()
+    file.write_text(file.read_text().replace("* a + 6.0", "* a + 7.0"))
+    [(_, found)] = compile_all([(Config(BLOCK=64), job)], 1)
+    assert isinstance(found, Failed)
+    assert "has been changed since saxpy was imported" in found.reason
 
 
 # --- in use ---

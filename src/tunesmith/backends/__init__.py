@@ -41,7 +41,7 @@ def kernel_of(
     """The Kernel that an object is, or that a callable becomes.
 
     Args:
-        obj: a Kernel, what `@triton.jit` made, or any callable.
+        obj: a Kernel, what `@triton.jit` or `@flyc.jit` made, or any callable.
         knobs: which of its parameters are knobs: those of its Space. Of a Triton kernel compiler options too.
         name: its own if not given.
         version: stands for a callable's content, where that can't be fingerprinted.
@@ -62,6 +62,10 @@ def kernel_of(
         from tunesmith.backends.triton.kernel import TritonKernel
 
         return TritonKernel(obj, frozenset(knobs or ()), name=name, version=version, depends=depends)
+    if type(obj).__module__.startswith("flydsl."):
+        from tunesmith.backends.flydsl.kernel import FlydslKernel
+
+        return FlydslKernel.of(obj, name, knobs if knobs is None else list(knobs), (), version)
     if not callable(obj) and not hasattr(obj, "run"):
         raise BadInput(
             f"{obj!r} of type {type(obj).__name__} is no kernel; "

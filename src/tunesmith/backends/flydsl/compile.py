@@ -65,33 +65,35 @@ class Place:
         return value
 
     def _module(self) -> ModuleType:
-        for loaded in (sys.modules.get(self.module), sys.modules.get(_alias(self.file))):
+        for loaded in (sys.modules.get(self.module), sys.modules.get(self._alias)):
             if loaded is not None and getattr(loaded, "__file__", None) == self.file:
                 return loaded
-        spec = importlib.util.find_spec(self.module) if "." not in self.module or _has_parent(self.module) else None
+        try:
+            spec = importlib.util.find_spec(self.module)  # imports the packages that it is in
+        except (ImportError, ValueError):
+            spec = None
         if spec is not None and spec.origin == self.file:
             return importlib.import_module(self.module)
-        spec = importlib.util.spec_from_file_location(_alias(self.file), self.file)
+        return self._imported()
+
+    @property
+    def _alias(self) -> str:
+        return f"_flydsl_{Path(self.file).stem}"
+
+    def _imported(self) -> ModuleType:
+        """A file that cannot be imported by name, with what lies beside it."""
+        spec = importlib.util.spec_from_file_location(self._alias, self.file)
         assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
+        module = sys.modules[self._alias] = importlib.util.module_from_spec(spec)
         sys.path.insert(0, str(Path(self.file).parent))
         try:
             spec.loader.exec_module(module)
         except BaseException:
-            del sys.modules[spec.name]
+            del sys.modules[self._alias]
             raise
         finally:
             sys.path.remove(str(Path(self.file).parent))
         return module
-
-
-def _alias(file: str) -> str:
-    return f"_flydsl_{Path(file).stem}"
-
-
-def _has_parent(module: str) -> bool:
-    return importlib.util.find_spec(module.partition(".")[0]) is not None
 
 
 def _inside(value: Any) -> Any:
@@ -285,21 +287,26 @@ def _unescaped(text: str) -> bytes:
 
 
 def compile_config(
-    *, place: Mapping[str, Any], told: Sequence[Sequence[Any]], config: Mapping[str, KnobValue], arch: str, output: str
-) -> None:
+    *, place: Mapping[str, Any], kernel: Mapping[str, Any], fingerprint: str, told: Sequence[Sequence[Any]],
+    config: Mapping[str, KnobValue], arch: str, output: str,
+) -> None:  # fmt: skip
     """Compile a Config of the kernel whose source stands at `place`; write what it takes, and its code object.
 
+    Args:
+        kernel: what was said of it, as `FlydslKernel.of` takes it.
+        fingerprint: what it has to be.
+
     Raises:
+        BadInput: when the file has been changed since the parent imported it.
         CompileFailed: with all that FlyDSL said.
     """
     from tunesmith.backends.flydsl.kernel import FlydslKernel
 
-    spot = Place(**{name: place[name] for name in ("module", "file", "attribute", "line")})
-    kernel = FlydslKernel.of(
-        spot.found(), place["name"], place["knobs"], place["launch"], None
-    )  # fmt: skip
-    function = compiled(kernel.source, kernel.is_build, kernel.parameters, [tuple(one) for one in told], config, arch)
-    write_artifact(function, Path(output))
+    found = FlydslKernel.of(Place(**place).found(), **kernel)
+    if found.fingerprint() != fingerprint:
+        raise BadInput(f"{place['file']} has been changed since {found.name} was imported: start again")
+    types = [tuple(one) for one in told]
+    write_artifact(compiled(found.source, found.is_build, found.parameters, types, config, arch), Path(output))
 
 
 def write_artifact(function: Any, output: Path) -> Artifact:

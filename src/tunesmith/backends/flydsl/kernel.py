@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -11,7 +12,7 @@ from typing import Any, cast
 
 from tunesmith import fingerprint
 from tunesmith.backends.artifacts import digest, place
-from tunesmith.backends.cpu import device_of, is_array
+from tunesmith.backends.cpu import device_of, gpu_at, is_array
 from tunesmith.backends.flydsl import toolkit
 from tunesmith.backends.flydsl.compile import Artifact, compiled, looked_at, place_of, write_artifact
 from tunesmith.backends.flydsl.reading import HINTS, Parameters, Told, check_config, of_build, of_jit, told_by
@@ -19,7 +20,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
-from tunesmith.errors import BadInput, MissingEngine, OutOfResources
+from tunesmith.errors import BadInput, MissingEngine, OutOfResources, TunesmithWarning
 from tunesmith.kernel import Built, Specialised, Task
 
 #: of a block, on every chip of AMD's
@@ -48,6 +49,7 @@ class FlydslKernel:
     Attributes:
         source: what `@flyc.jit` made, or the function that builds such a launcher.
         told: what is known of a call's arguments; `None` for the kernel of no call.
+        index: of the GPU that these are on; `None` where they are on none.
     """
 
     name: str
@@ -56,6 +58,7 @@ class FlydslKernel:
     parameters: Parameters
     version: str | None = None
     told: tuple[Told, ...] | None = None
+    index: int | None = None
     backend: str = "flydsl"
     per_problem: bool = False
     _of_calls: dict[object, FlydslKernel] = field(default_factory=dict[object, "FlydslKernel"], repr=False)
@@ -78,7 +81,14 @@ class FlydslKernel:
             named = name or str(source.func.__name__)
             if launch:
                 raise BadInput(f"{named} is a launcher itself: launch= is for a function that builds one")
-            return cls(named, source, False, of_jit(source.func, knobs, named, typing), version)
+            parameters = of_jit(source.func, knobs, named, typing)
+            if parameters.stream is None:
+                warnings.warn(
+                    f"{named} has no parameter of type fx.Stream: it is launched in the default stream, and not in "
+                    "torch's current one",
+                    TunesmithWarning, stacklevel=3,
+                )  # fmt: skip
+            return cls(named, source, False, parameters, version)
         named = name or str(getattr(source, "__name__", source))
         if not callable(source) or not launch or knobs is None:
             raise BadInput(
@@ -90,14 +100,18 @@ class FlydslKernel:
     # --- what it is ---
 
     @cached_property
-    def signature(self) -> inspect.Signature:
+    def _signature(self) -> inspect.Signature:
         return self.parameters.signature
+
+    @property
+    def signature(self) -> inspect.Signature:
+        return self._signature
 
     @property
     def knobs(self) -> frozenset[str]:
         return self.parameters.knobs | frozenset(HINTS)
 
-    @cached_property
+    @property
     def specialised(self) -> Specialised:
         integers = tuple(p.name for p in self.parameters.runtime if "Tensor" not in str(p.annotation))
         return Specialised(width=integers, values=tuple(p.name for p in self.parameters.static))
@@ -133,9 +147,9 @@ class FlydslKernel:
 
     def for_call(self, args: Sequence[Any]) -> FlydslKernel:
         """This kernel as it is compiled for such arguments."""
-        told = told_by(self.parameters, args, self.name)
-        found = self._of_calls.get(told)
-        return found or self._of_calls.setdefault(told, replace(self, told=told))
+        told, index = told_by(self.parameters, args, self.name), _index_of(args)
+        found = self._of_calls.get((told, index))
+        return found or self._of_calls.setdefault((told, index), replace(self, told=told, index=index))
 
     def for_target(self, make_inputs: Callable[[], Mapping[str, Any]], device: Device) -> FlydslKernel:
         """This kernel as it is compiled for a GPU that need not be here.
@@ -173,13 +187,13 @@ class FlydslKernel:
         if spot is None:
             return None
         launch = [p.name for p in self.parameters.runtime] if self.is_build else []
-        about = {**asdict(spot), "name": self.name, "knobs": sorted(self.parameters.knobs), "launch": launch}
+        said = {"name": self.name, "knobs": sorted(self.parameters.knobs), "launch": launch, "version": self.version}
         output = self._output(config, device)
 
         def request() -> dict[str, Any]:
             return {
-                "place": about, "told": [list(one) for one in told], "config": dict(config), "arch": device.arch,
-                "output": str(output),
+                "place": asdict(spot), "kernel": said, "fingerprint": self.fingerprint(),
+                "told": [list(one) for one in told], "config": dict(config), "arch": device.arch, "output": str(output),
             }  # fmt: skip
 
         return Task("tunesmith.backends.flydsl.compile:compile_config", request, output)
@@ -227,7 +241,7 @@ class FlydslKernel:
             OutOfResources: when the device does not have what it takes.
             MissingEngine: without an AMD GPU.
         """
-        device = current_gpu(self.name)
+        device = gpu_for(self.name, self.index)
         function, artifact = self.compile_here(config, device)
         return FlydslExecutable(config, _checked(artifact, device), self._launcher(config, device, function), artifact)
 
@@ -255,7 +269,8 @@ class FlydslKernel:
         if same:
             text += f" if {' and '.join(same)} else _other({', '.join(names)})"
         space = {"_call": function, "_stream": torch.cuda.current_stream, "_other": other}
-        return cast("Callable[..., None]", eval(text, space))
+        launch = cast("Callable[..., None]", eval(text, space))
+        return launch if self.index is None or torch.cuda.device_count() < 2 else _on_gpu(self.index, launch)
 
     def _passed(self, names: Sequence[str]) -> list[str]:
         """What FlyDSL's function is given, by position: what is compiled in has its place there, and is not read."""
@@ -265,18 +280,35 @@ class FlydslKernel:
         return ["_stream()" if p.name == stream else p.name if p.name in names else "None" for p in self.parameters.all]
 
 
-def current_gpu(name: str) -> Device:
-    """The AMD GPU that torch is at.
+def gpu_for(name: str, index: int | None) -> Device:
+    """The AMD GPU that a call's arrays are on; where none is said, the one that torch is at.
 
     Raises:
         MissingEngine: when there is none.
     """
-    from tunesmith.backends.cpu import gpu_at
-
     torch = sys.modules.get("torch")
     if torch is None or getattr(torch.version, "hip", None) is None or not torch.cuda.is_available():
         raise MissingEngine(f"{name} runs on AMD's GPUs, and torch finds none here; {_AHEAD}")
-    return gpu_at(int(torch.cuda.current_device()))
+    return gpu_at(int(torch.cuda.current_device()) if index is None else index)
+
+
+def _index_of(args: Sequence[Any]) -> int | None:
+    """The GPU of the first array that is on one."""
+    arrays = (one for one in args if is_array(one))
+    return next((int(one.get_device()) for one in arrays if getattr(one, "is_cuda", False)), None)
+
+
+def _on_gpu(index: int, launch: Callable[..., None]) -> Callable[..., None]:
+    """A launch for which a GPU is the current one, where there are several."""
+    import torch
+
+    def launch_there(*args: Any) -> None:
+        if torch.cuda.current_device() == index:
+            return launch(*args)
+        with torch.cuda.device(index):
+            return launch(*args)
+
+    return launch_there
 
 
 def _checked(artifact: Artifact, device: Device) -> Resources:
