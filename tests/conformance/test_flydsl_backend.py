@@ -330,6 +330,10 @@ def test_a_machine_without_an_amd_gpu_says_what_it_can_do() -> None:
     args = arguments()
     with pytest.raises(MissingEngine, match=r"x, y is on one \(cpu:.*tunesmith compile FILE.py:KERNEL --target gfx942"):
         saxpy().device(args)
+    with pytest.raises(BadInput, match="not for sm_90; good targets: gfx942, gfx950"):
+        saxpy().for_target(dict, known_device("NVIDIA H200"))
+    with pytest.raises(BadInput, match=r"make_inputs: .*missing .* 'x'"):
+        saxpy().for_target(dict, MI300)
     with pytest.raises(MissingEngine, match="torch finds none here"):
         saxpy().for_call(args).load(Config(BLOCK=64), NO_FIELDS, None)
 

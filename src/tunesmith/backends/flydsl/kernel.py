@@ -17,7 +17,7 @@ from tunesmith.backends.flydsl import toolkit
 from tunesmith.backends.flydsl.compile import Artifact, compiled, looked_at, place_of, write_artifact
 from tunesmith.backends.flydsl.reading import HINTS, Parameters, Told, check_config, of_build, of_jit, told_by
 from tunesmith.core.config import Config
-from tunesmith.core.device import Device
+from tunesmith.core.device import Device, known_devices
 from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, MissingEngine, OutOfResources, TunesmithWarning
@@ -158,8 +158,13 @@ class FlydslKernel:
             make_inputs: makes a call's arguments by name.
 
         Raises:
-            BadInput: for arguments that are no call.
+            BadInput: for arguments that are no call, and for a GPU that is not AMD's.
         """
+        if device.kind != "hip":
+            good = sorted({known.arch for known in known_devices() if known.kind == "hip"})
+            raise BadInput(
+                f"{self.name} is compiled for AMD's GPUs, not for {device.arch}; good targets: {', '.join(good)}"
+            )
         try:
             bound = self.signature.bind(**make_inputs())
         except TypeError as error:
