@@ -52,7 +52,7 @@ def build_transpose(n: int, BLOCK: int) -> Any:
 @tunesmith.autotune(space=tunesmith.Space(BLOCK=[64, 128]), key=["n"])
 @flyc.jit
 def decorated(
-    x: fx.Tensor, y: fx.Tensor, a: fx.Float32, n: fx.Int32, BLOCK: fx.Constexpr[int], VEC: fx.Constexpr[int] = 1,
+    x: fx.Tensor, y, a: fx.Float32, n: fx.Int32, BLOCK: fx.Constexpr[int], VEC: fx.Constexpr[int] = 1,
     stream: fx.Stream = fx.Stream(None),
 ):  # fmt: skip
     _saxpy(x, y, a, BLOCK, VEC).launch(grid=(n // (BLOCK * VEC), 1, 1), block=(BLOCK, 1, 1), stream=stream)

@@ -8,6 +8,8 @@ import importlib.util
 import struct
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -306,6 +308,39 @@ def test_a_call_with_another_layout_gets_a_binary_for_it(gpu: Device) -> None:
     finally:
         ACTS["launch"] = do_transpose
     assert [args[2] for args in seen] == [7, 7, 7]  # torch's current stream
+
+
+def test_arguments_without_an_annotation_are_what_they_are(gpu: Device) -> None:
+    ACTS["decorated"] = do_saxpy
+    x, y, a, n = arguments()
+    with tunesmith.policy("default"):
+        for _ in range(2):
+            y.zero_()
+            flydsl_kernels.decorated(x, y, a, n)
+            TestFlydsl().check([x, y], None)
+        with pytest.raises(BadInput, match=r"'n' is 4294967296, which has more than 32 bits"):
+            flydsl_kernels.decorated(x, y, a, 1 << 32)
+
+
+def test_of_several_gpus_the_arrays_own_is_made_the_current_one(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    at: list[int] = [0]
+    seen: list[int] = []
+
+    @contextmanager
+    def device(index: int) -> Iterator[None]:
+        at.append(index)
+        yield
+        at.pop()
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: at[-1])
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setitem(ACTS, "saxpy", lambda *args: (seen.append(at[-1]), do_saxpy(*args)))
+    args = arguments()
+    for index in (0, 1):
+        replace(saxpy().for_call(args), index=index).load(Config(BLOCK=64), NO_FIELDS, None).launch(*args)
+    assert seen == [0, 1]
+    assert at == [0]
 
 
 def test_arguments_that_flydsl_does_not_take_are_refused() -> None:
