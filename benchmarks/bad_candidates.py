@@ -130,6 +130,10 @@ def cuda_cases() -> list[Case]:
     import _bad_triton as bad
     import torch
 
+    from tunesmith.backends.cuda.compile import nvrtc_version
+
+    nvrtc_version()  # what is missing is said before anything is measured
+
     def still_works() -> bool:
         try:
             a = torch.full((512, 512), 2.0, device="cuda")
