@@ -1,7 +1,7 @@
 """What bad candidates cost a search that is isolated: nothing but themselves? Really, with kernels that crash and hang.
 
     python benchmarks/bad_candidates.py --device cpu     # 200 random mixes, some minutes
-    python benchmarks/bad_candidates.py --device cuda    # on an NVIDIA GPU with torch and Triton, under 5 minutes
+    python benchmarks/bad_candidates.py --device cuda    # on an NVIDIA GPU: torch, Triton, NVRTC; under 5 minutes
 
 Each mix is one search over a few honest candidates and some bad ones, which do less work and would win if they were
 not found out. After it are asked: was every honest candidate measured, was every bad one recorded with a stage at which
@@ -68,6 +68,7 @@ class Case:
     bad: Mapping[str, tuple[str, ...]]
     how_of: Callable[[Any], str]
     still_works: Callable[[], bool]
+    first: int = 0  # mixes after which each way to be bad has been seen
 
 
 def run_mix(case: Case, mix: int, tally: Tally) -> None:
@@ -124,9 +125,14 @@ def cpu_cases() -> list[Case]:
 
 
 def cuda_cases() -> list[Case]:
-    """The Triton kernel, and one in Python."""
+    """The Triton kernel, one in Python, and the one in CUDA C++."""
+    import _bad_cuda as bad_cuda
     import _bad_triton as bad
     import torch
+
+    from tunesmith.backends.cuda.compile import nvrtc_version
+
+    nvrtc_version()  # what is missing is said before anything is measured
 
     def still_works() -> bool:
         try:
@@ -141,8 +147,17 @@ def cuda_cases() -> list[Case]:
         return f"rows={bad.ROWS},n={bad.N},mix={mix}"
 
     return [
-        Case("triton", bad.twice.tuned, problem, bad.BAD, bad.how_of, still_works),
-        Case("python", bad.twice_in_python, problem, bad.BAD_IN_PYTHON, bad.how_of, still_works),
+        Case("triton", bad.twice.tuned, problem, bad.BAD, bad.how_of, still_works, len(bad.BAD)),
+        Case(
+            "python",
+            bad.twice_in_python,
+            problem,
+            bad.BAD_IN_PYTHON,
+            bad.how_of,
+            still_works,
+            len(bad.BAD_IN_PYTHON),
+        ),
+        Case("cuda", bad_cuda.twice, problem, bad_cuda.BAD, bad_cuda.how_of, still_works, bad_cuda.FIRST),
     ]
 
 
@@ -150,18 +165,19 @@ def schedule(device: str, cases: list[Case], mixes: int) -> list[tuple[Case, int
     """Which mixes of which case."""
     if device == "cpu":
         return [(cases[0], mix) for mix in range(mixes)]
-    triton, python = cases
+    triton, _, cuda = cases
     return [
-        *[(triton, mix) for mix in range(len(triton.bad))],
-        *[(python, mix) for mix in range(len(python.bad))],
-        *[(triton, len(triton.bad) + mix) for mix in range(mixes)],
+        *[(case, mix) for case in cases for mix in range(case.first)],
+        *[(case, case.first + mix) for mix in range(mixes) for case in (triton, cuda)],
     ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--mixes", type=int, help="random mixes: 200 on the CPU; on a GPU 8, as far as time allows")
+    parser.add_argument(
+        "--mixes", type=int, help="random mixes: 200 on the CPU; on a GPU 8 a language, as far as time allows"
+    )
     parser.add_argument("--deadline", type=float, help="seconds a candidate may take: 1 on the CPU, 5 on a GPU")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
     asked = parser.parse_args()
@@ -203,7 +219,7 @@ def _write(
     asked: argparse.Namespace, cases: list[Case], tally: Tally, deadline: float, seconds: float, mixes: int
 ) -> None:
     is_gpu, command = asked.device == "cuda", f"python benchmarks/bad_candidates.py --device {asked.device}"
-    packages = ("torch", "triton") if is_gpu else ("numpy",)
+    packages = ("torch", "triton", "cuda-bindings") if is_gpu else ("numpy",)
     device = "cpu"
     if is_gpu:
         import torch

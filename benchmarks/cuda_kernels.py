@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from _results import FOLDER, version, write
@@ -264,11 +265,39 @@ def launches(rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
+def dry() -> None:
+    """Compile every 20th Config and the default of each kernel and dtype: what can be seen without a GPU."""
+    import cuda_reduce
+    import cuda_sgemm
+
+    from tunesmith import Problem
+    from tunesmith.core.device import known_device
+    from tunesmith.workers import compile_all
+
+    device, nothing = known_device("NVIDIA H200"), Problem({})
+    for module, tuned, dtypes in (
+        (cuda_sgemm, cuda_sgemm.sgemm, ["float32"]), (cuda_reduce, cuda_reduce.row_sums, ["float32", "float16"])
+    ):  # fmt: skip
+        for dtype in dtypes:
+            x = SimpleNamespace(dtype=dtype, shape=(0,))  # all that a kernel has to know of an array
+            kernel = module.kernel.for_target(lambda x=x: {"x": x}, device)
+            configs = [tuned.declared.default, *list(module.SPACE)[::20]]
+            jobs = [(config, kernel.compile_job(config, nothing, device)) for config in configs]
+            built = dict(compile_all(jobs, os.cpu_count() or 1))
+            for config, one in built.items():
+                said = kernel.resources_of(config, one, device) if hasattr(one, "path") else one.reason
+                print(f"{kernel.prototype.expression} {dict(config)}: {said}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one problem of each, few rounds; writes nothing")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
+    parser.add_argument("--dry", action="store_true", help="compile for sm_90 what is timed, on any machine; no more")
     options = parser.parse_args()
+    _cuda_core()  # what is missing is said before anything is tuned
+    if options.dry:
+        return dry()
     import torch
 
     from tunesmith.core.stats import geometric_mean

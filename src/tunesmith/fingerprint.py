@@ -40,6 +40,8 @@ from tunesmith.errors import BadInput, FingerprintError
 
 #: packages that are named and never entered, even where the function asked about is theirs
 _LIBRARIES = {"cupy", "cutlass", "flydsl", "jax", "numba", "numpy", "scipy", "torch", "triton"}
+#: what decorators of FlyDSL's are told of a function: it changes what is compiled
+_FLYDSL_OPTIONS = ("compile_hints", "_known_block_size", "_name")
 #: types whose repr is their content
 _PLAIN: tuple[type, ...] = (
     type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(...), type(NotImplemented),
@@ -160,13 +162,18 @@ class _Walk:
     def _callable_object(self, value: Any, path: _Path) -> bool:
         """Objects that stand for a function: tuned and JIT-compiled kernels, caches, ufuncs of an installed package."""
         kind = cast("type[Any]", type(value))
-        inner = getattr(value, "fn", None) or getattr(value, "__wrapped__", None)
+        inner = getattr(value, "fn", None) or getattr(value, "__wrapped__", None) or _of_flydsl(value)
         name = getattr(value, "__name__", None)
         if callable(getattr(kind, "fingerprint", None)):
             self.say("kernel", value.fingerprint())
         elif inner is not None and callable(inner) and (hasattr(value, "run") or self._is_foreign_type(kind)):
             self.say("wrapped", kind.__qualname__)
-            self.value(inner, path)
+            if inner is not _of_flydsl(value):
+                self.value(inner, path)
+            else:
+                self.function(inner, rewritten=True)
+                for option in _FLYDSL_OPTIONS:
+                    self.value(getattr(value, option, None), (*path, option))
         elif callable(value) and isinstance(name, str) and self._is_foreign_type(kind):
             self.say("named", f"{kind.__module__}.{name}")
         else:
@@ -177,7 +184,7 @@ class _Walk:
         return self._is_foreign(kind.__module__, _file_of_module(kind.__module__))
 
     def _array(self, value: Any, path: _Path) -> bool:
-        """numpy's arrays and scalars, dtypes and devices of numpy, torch and Triton, Triton's constants."""
+        """numpy's arrays and scalars, dtypes and devices of numpy, torch and Triton, constants of Triton and FlyDSL."""
         kind = cast("type[Any]", type(value))
         ours = {(base.__module__.partition(".")[0], base.__name__) for base in kind.__mro__}
         if ours & {("numpy", "ndarray"), ("numpy", "generic")} and not value.dtype.hasobject:
@@ -190,6 +197,9 @@ class _Walk:
             self.say(kind.__name__, str(value))
         elif ("triton", "constexpr") in ours:
             self.say("constexpr")
+            self.value(value.value, path)
+        elif kind.__module__.startswith("flydsl.") and hasattr(value, "value"):
+            self.say("constant", kind.__name__)
             self.value(value.value, path)
         else:
             return False
@@ -249,15 +259,19 @@ class _Walk:
 
     # --- functions, classes, modules ---
 
-    def function(self, function: types.FunctionType) -> None:
-        """Write down a function: by name if it is somebody else's, else source, defaults and all it reads."""
+    def function(self, function: types.FunctionType, rewritten: bool = False) -> None:
+        """Write down a function: by name if it is somebody else's, else source, defaults and all it reads.
+
+        Args:
+            rewritten: its code is made of its source and does not look like it.
+        """
         code = function.__code__
         if self._is_foreign(function.__module__, code.co_filename):
             self.say("named", f"{function.__module__}.{function.__qualname__}")
             return
         if not self._is_new(function):
             return
-        source = _source(function)
+        source = _source(function, rewritten)
         self.say("source", source) if source is not None else self._code(code, function.__name__)
         name = function.__name__
         self.value(function.__defaults__, (name, "__defaults__"))
@@ -353,6 +367,13 @@ class _Walk:
         return package == "tunesmith" or _is_installed(package, file)
 
 
+def _of_flydsl(value: Any) -> Any:
+    """The function inside what FlyDSL's decorators make: a launcher's or a kernel's; `None` for anything else."""
+    if not type(value).__module__.startswith("flydsl."):
+        return None
+    return getattr(value, "func", None) or getattr(value, "_func", None)
+
+
 def _methods(member: Any) -> Iterator[types.FunctionType]:
     """The functions behind a class's attribute, less those that a decorator wrote (`dataclass`)."""
     parts = (member, getattr(member, "__func__", None), getattr(member, "func", None))
@@ -414,7 +435,7 @@ def _file_text(file: str) -> str:
     return content.decode() if file.endswith(".py") else hashlib.sha256(content).hexdigest()
 
 
-def _source(thing: types.FunctionType | type) -> str | None:
+def _source(thing: types.FunctionType | type, rewritten: bool = False) -> str | None:
     """What counts of a function's or class's source; `None` where it can't be had."""
     try:
         if isinstance(thing, types.FunctionType) and thing.__name__ == "<lambda>":
@@ -422,7 +443,7 @@ def _source(thing: types.FunctionType | type) -> str | None:
             return lambda_source("".join(lines), thing.__code__)
         if isinstance(thing, types.FunctionType):  # its own code: getsource(thing) follows __wrapped__
             text, code = inspect.getsource(thing.__code__), thing.__code__
-            return normalised(text, code.co_name) if is_source_of(text, code) else None
+            return normalised(text, code.co_name) if rewritten or is_source_of(text, code) else None
         return normalised(inspect.getsource(thing), thing.__name__)
     except (OSError, TypeError):
         return None

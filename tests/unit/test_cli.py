@@ -433,7 +433,7 @@ def test_doctor_without_a_compiler_says_what_to_type(run: Run, monkeypatch: pyte
     from tunesmith.options import options
 
     monkeypatch.setenv("TUNESMITH_CC", str(tmp_path / "no-such-compiler"))
-    for name in ("triton", "cuda"):
+    for name in ("triton", "cuda", "flydsl"):
         monkeypatch.setattr(backends, f"_{name}", lambda name=name: backends.BackendState(name, False, "not installed"))
     options.cache_clear()
     ended = run("doctor")

@@ -12,7 +12,7 @@ from tunesmith.kernel import Kernel
 #: what a Kernel has and no other object of a user's
 _KERNEL_METHODS = ("compile_job", "load", "fingerprint", "device", "signature")
 #: kernel languages of which this version knows the name alone
-_NOT_YET = ("cute", "flydsl")
+_NOT_YET = ("cute",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def kernel_of(
     """The Kernel that an object is, or that a callable becomes.
 
     Args:
-        obj: a Kernel, what `@triton.jit` made, or any callable.
+        obj: a Kernel, what `@triton.jit` or `@flyc.jit` made, or any callable.
         knobs: which of its parameters are knobs: those of its Space. Of a Triton kernel compiler options too.
         name: its own if not given.
         version: stands for a callable's content, where that can't be fingerprinted.
@@ -62,10 +62,15 @@ def kernel_of(
         from tunesmith.backends.triton.kernel import TritonKernel
 
         return TritonKernel(obj, frozenset(knobs or ()), name=name, version=version, depends=depends)
+    if type(obj).__module__.startswith("flydsl."):
+        from tunesmith.backends.flydsl.kernel import FlydslKernel
+
+        return FlydslKernel.of(obj, name, knobs if knobs is None else list(knobs), (), version)
     if not callable(obj) and not hasattr(obj, "run"):
         raise BadInput(
             f"{obj!r} of type {type(obj).__name__} is no kernel; "
-            "good ones: a Python callable, what @triton.jit, tunesmith.cc.kernel or tunesmith.cuda.kernel returns"
+            "good ones: a Python callable, what @triton.jit, tunesmith.cc.kernel, tunesmith.cuda.kernel or "
+            "tunesmith.flydsl.kernel returns"
         )
     own = None if knobs is None else frozenset(knobs)
     return CallableKernel(cast("Callable[..., Any]", obj), own, name=name, version=version, depends=depends)
@@ -87,6 +92,7 @@ def describe() -> list[BackendState]:
         _triton(),
         _cuda(),
         *(BackendState(name, False, "not in this version") for name in _NOT_YET),
+        _flydsl(),
     ]
 
 
@@ -120,3 +126,24 @@ def _cuda() -> BackendState:
         return BackendState(
             "cuda", True, f"{compiles}; compiles, and launches nothing: {str(error).partition('; ')[0]}"
         )
+
+
+def _flydsl() -> BackendState:
+    """Whether FlyDSL is there, and what links its binaries; a GPU is needed only to launch. Imports neither it nor
+    torch."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from tunesmith.backends.flydsl.toolkit import INSTALL, linker
+
+    found: list[str] = []
+    for package in ("flydsl", "torch"):
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            return BackendState("flydsl", False, f"{package} is not installed", INSTALL)
+    try:
+        how, _ = linker()
+    except MissingEngine as error:
+        why, _, command = str(error).rpartition(": ")
+        return BackendState("flydsl", False, why, command)
+    return BackendState("flydsl", True, f"{', '.join(found)}, linked by {how}; launching needs an AMD GPU")

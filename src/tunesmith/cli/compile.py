@@ -31,7 +31,7 @@ def compile_(
     problems: ProblemsOption = [],
     json: AsJson = False,
 ) -> None:
-    """Compile a Triton or CUDA kernel's whole space, without a GPU; say what each configuration takes.
+    """Compile a Triton, CUDA or FlyDSL kernel's whole space, without a GPU; say what each configuration takes.
 
     What is compiled lies in the language's cache: on the machine with the GPU it is only loaded.
     """
@@ -57,8 +57,8 @@ def _ahead_kernel(kernel: TunedKernel) -> AheadKernel:
     found: Any = getattr(inner, "inner", inner)  # some Configs of which have hooks
     if not hasattr(found, "for_target"):
         raise BadInput(
-            f"{inner.name} is a {inner.backend} kernel: only Triton and CUDA kernels can be compiled for a GPU that is "
-            "not here"
+            f"{inner.name} is a {inner.backend} kernel: only Triton, CUDA and FlyDSL kernels can be compiled for a GPU "
+            "that is not here"
         )
     return found
 

@@ -18,8 +18,8 @@ from tunesmith.core.problem import Problem
 
 #: what kernels, their arguments and this program may come from
 PACKAGES = (
-    "tunesmith", "numpy", "ziglang", "torch", "triton", "cuda-bindings", "nvidia-cuda-nvrtc", "cupy", "rich", "typer",
-    "filelock", "platformdirs",
+    "tunesmith", "numpy", "ziglang", "torch", "triton", "cuda-bindings", "nvidia-cuda-nvrtc", "cupy", "flydsl", "rich",
+    "typer", "filelock", "platformdirs",
 )  # fmt: skip
 #: Of the worker that shows whether there can be any: memory, and how long it may take to start.
 _WORKER_BYTES, _WORKER_S = 1 << 30, 30.0

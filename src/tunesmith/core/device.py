@@ -114,6 +114,13 @@ _KNOWN = (
         memory_bytes=192 * KIB**3, bandwidth=5.3e12,
         peak=_flops({"float64": 163.4, "float32": 163.4, "float16": 1307, "float8_e4m3fnuz": 2615}),
     ),
+    Device(
+        "hip", "AMD Instinct MI355X", "gfx950", 256,
+        registers_per_unit=131072, shared_bytes_per_block=160 * KIB, shared_bytes_per_unit=160 * KIB,
+        threads_per_unit=2048, blocks_per_unit=32, warp=64, l2_bytes=4 * KIB**2,
+        memory_bytes=288 * KIB**3, bandwidth=8.0e12,
+        peak=_flops({"float64": 78.6, "float32": 157.3, "float16": 2517, "float8_e4m3fn": 5033}),
+    ),
 )  # fmt: skip
 
 _devices: dict[str, Device] = {device.name: device for device in _KNOWN}

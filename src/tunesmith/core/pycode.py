@@ -71,7 +71,7 @@ def _is_body_name(read: Read, code: types.CodeType) -> bool:
     if kind != "global" or code.co_flags & 0x2:  # CO_NEWLOCALS: a function
         return False
     stores = {step.argval for step in dis.get_instructions(code) if step.opname == "STORE_NAME"}
-    return base in stores or base == "__name__"
+    return base in stores or base in ("__name__", "__annotations__")
 
 
 # --- source ---
