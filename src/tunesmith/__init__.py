@@ -18,7 +18,7 @@ from tunesmith.options import policy, shared_asked, take_over_asked
 if TYPE_CHECKING:
     from tunesmith import plan, ranks
     from tunesmith.api import autotune
-    from tunesmith.backends import cc, cuda
+    from tunesmith.backends import cc, cuda, cute
     from tunesmith.backends.call import built
     from tunesmith.chooser import Candidate, choose, returning
     from tunesmith.core.model import Model, Rows, Tiles, Work
@@ -44,6 +44,7 @@ _LAZY = {
     "cc": ("tunesmith.backends.cc", None),
     "choose": ("tunesmith.chooser", "choose"),
     "cuda": ("tunesmith.backends.cuda", None),
+    "cute": ("tunesmith.backends.cute", None),
     "misses": ("tunesmith.missed", "misses"),
     "plan": ("tunesmith.plan", None),
     "ranks": ("tunesmith.ranks", None),
@@ -55,9 +56,9 @@ _LAZY = {
 __all__ = [
     "Axis", "Candidate", "Choice", "Config", "Device", "Failed", "Key", "Measured", "Miss", "Model", "ModelClock",
     "Problem", "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial", "TunedKernel", "Untried",
-    "Work", "add_device", "autotune", "booleans", "built", "cc", "choices", "choose", "cuda", "integers",
-    "known_device", "known_devices", "misses", "permutations", "plan", "policy", "powers_of_two", "ranks", "returning",
-    "take_over", "watch",
+    "Work", "add_device", "autotune", "booleans", "built", "cc", "choices", "choose", "cuda", "cute",
+    "integers", "known_device", "known_devices", "misses", "permutations", "plan", "policy", "powers_of_two", "ranks",
+    "returning", "take_over", "watch",
 ]  # fmt: skip
 
 
