@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import sys
 import tempfile
 import threading
 import traceback
@@ -40,8 +41,13 @@ _sources: dict[str, str] = {}
 _environment_read: list[dict[str, str]] = []
 
 
-def compile_config(*, where: str, source: str, **request: Any) -> Failed | None:
-    """Compile a Config of the function that is found at `where`. Runs in a child."""
+def compile_config(*, where: str, path: list[str], source: str, **request: Any) -> Failed | None:
+    """Compile a Config of the function that is found at `where`. Runs in a child.
+
+    Args:
+        path: where the parent looks for modules now; this child may be older than that.
+    """
+    sys.path[:] = path
     os.environ["CUTE_DSL_ARCH"] = str(request["arch"])  # before CuTe DSL is imported, which else takes sm_100a
     place, _, name = where.rpartition(":")
     function = _function_behind(attribute_of(load(place), name))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -108,7 +109,7 @@ class Program:
             return None
         return Task(
             "tunesmith.backends.cute.child:compile_config",
-            lambda: {"where": self.where, "source": self.source, **self._request(output)},
+            lambda: {"where": self.where, "path": list(sys.path), "source": self.source, **self._request(output)},
             output,
             timeout_s=TIMEOUT_S,
         )
