@@ -83,7 +83,7 @@ def compile_function(
     arguments = {name: Given(**one) for name, one in given.items()}
     knobs = {name: _tuples(value) for name, value in knobs.items()}
     with _one_at_a_time, _Said():
-        _take_architecture(arch)
+        take_architecture(arch)
         host = function({name: _told(one) for name, one in arguments.items()}, **knobs) if is_built else function
         content, module, takes = _compiled(host, arguments, {} if is_built else knobs, options, arch)
     path = Path(output)
@@ -96,7 +96,7 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, cast("list[Any]", value))) if isinstance(value, list) else value
 
 
-def _take_architecture(arch: str) -> None:
+def take_architecture(arch: str) -> None:
     """CuTe DSL reads the environment once. What kernels ask it for (`get_arch_enum`) has to be what is compiled for.
 
     Raises:
