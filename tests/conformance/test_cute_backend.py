@@ -8,13 +8,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-for package in ("cutlass.cute", "tvm_ffi", "cuda.bindings.driver", "numpy"):
+for package in ("cutlass.cute", "cuda.bindings.driver", "numpy"):
     pytest.importorskip(package, reason=f"needs {package}: pip install 'tunesmith[cute,cpu]'", exc_type=ImportError)
+
+if find_spec("tvm_ffi") is None:  # not imported here: it imports torch, which takes seconds
+    pytest.skip("needs tvm_ffi: pip install 'tunesmith[cute]'", allow_module_level=True)
 
 import numpy as np  # noqa: E402
 from tests import cute_kernels  # noqa: E402
