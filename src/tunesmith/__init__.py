@@ -18,7 +18,7 @@ from tunesmith.options import policy, shared_asked, take_over_asked
 if TYPE_CHECKING:
     from tunesmith import flydsl, plan, ranks
     from tunesmith.api import autotune
-    from tunesmith.backends import cc, cuda
+    from tunesmith.backends import cc, cuda, cute
     from tunesmith.backends.call import built
     from tunesmith.chooser import Candidate, choose, returning
     from tunesmith.core.hints import Hints, pointwise, rowwise
@@ -46,6 +46,7 @@ _LAZY = {
     "cc": ("tunesmith.backends.cc", None),
     "choose": ("tunesmith.chooser", "choose"),
     "cuda": ("tunesmith.backends.cuda", None),
+    "cute": ("tunesmith.backends.cute", None),
     "flydsl": ("tunesmith.flydsl", None),
     "misses": ("tunesmith.missed", "misses"),
     "plan": ("tunesmith.plan", None),
@@ -61,8 +62,8 @@ __all__ = [
     "Axis", "Candidate", "Choice", "Config", "Device", "Failed", "Hints", "Key", "Measured", "Miss", "Model",
     "ModelClock", "Problem", "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial",
     "TunedKernel", "Untried", "Work", "add_device", "autotune", "booleans", "built", "cc", "choices", "choose", "cuda",
-    "flydsl", "integers", "known_device", "known_devices", "misses", "permutations", "plan", "pointwise", "policy",
-    "powers_of_two", "ranks", "returning", "rowwise", "take_over", "watch",
+    "cute", "flydsl", "integers", "known_device", "known_devices", "misses", "permutations", "plan", "pointwise",
+    "policy", "powers_of_two", "ranks", "returning", "rowwise", "take_over", "watch",
 ]  # fmt: skip
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from tunesmith.backends import kernel_of
+from tunesmith.backends.cute import CuteKernel, is_host_function
 from tunesmith.backends.triton_autotune.configs import config_of, is_triton_config, is_triton_kernel
 from tunesmith.core.config import Config
 from tunesmith.core.model import Model, WorkOf
@@ -41,6 +43,10 @@ def autotune(
     do_bench: Callable[..., Any] | None = None,
     cache_results: bool = False,
     *,
+    params_dict: Mapping[str, Sequence[Any]] | None = None,
+    update_on_change: Sequence[str] | None = None,
+    warmup_iterations: int | None = None,
+    iterations: int | None = None,
     space: SpaceLike | None = None,
     default: Any = None,
     buckets: Mapping[str, Bucket] | None = None,
@@ -95,6 +101,10 @@ def autotune(
         use_cuda_graph: of a Triton kernel, time it by Triton's `do_bench_cudagraph`.
         do_bench: of a Triton kernel, what takes the time: `do_bench(kernel_call, quantiles=…)`, in milliseconds.
         cache_results: of a Triton kernel, taken and not needed: results are always stored.
+        params_dict: of a CuTe DSL kernel, knob → values, as its own `autotune_jit` takes them: a Space of all of them.
+            The function's own values, where they are among these, are the default.
+        update_on_change: of a CuTe DSL kernel, what `key` is.
+        warmup_iterations, iterations: of a CuTe DSL kernel, taken and not needed: a search measures until it knows.
         space: instead of `configs`, a Space, or a function of (problem, device) that returns one.
         default: the Config (or a function of (problem, device)) used where nothing is known and nothing may
             be measured; the Space's first where not given.
@@ -158,7 +168,9 @@ def autotune(
     ):  # fmt: skip
         if isinstance(given, str):
             raise BadInput(f"{what}={given!r} is one string; give a list of names: {what}=[{given!r}]")
-    names = key if callable(key) else tuple(key or ())
+    if update_on_change is not None and key:
+        raise BadInput("update_on_change= is key= by CuTe DSL's name: give one of them")
+    names = key if callable(key) else tuple(update_on_change or key or ())
     restore, zero = tuple(restore_value or ()), tuple(reset_to_zero or ())
     slices = {name: part for name, part in restore_value.items() if part} if isinstance(restore_value, Mapping) else {}
     against = Check(reference, tuple(outputs), tolerance, deterministic)
@@ -205,15 +217,28 @@ def autotune(
         "cache_results": cache_results or None,
     }  # fmt: skip
 
+    cutes_own = {
+        "params_dict": params_dict, "update_on_change": update_on_change, "warmup_iterations": warmup_iterations,
+        "iterations": iterations,
+    }  # fmt: skip
+
     def decorate(fn: Any) -> Any:
+        _check_cute(fn, cutes_own)
         if is_triton_kernel(fn):
             return of_triton(fn)
         _check_no_triton(fn, tritons_own, listed)
         spaces = _space(space, listed)
         known = tuple(knobs) if knobs is not None else spaces.knobs if isinstance(spaces, Space) else None
         kernel = kernel_of(fn, known, version=version, depends=depends, name=name)
-        return TunedKernel(kernel, declare(kernel, spaces, names, clock), fn)
+        declared = declare(kernel, spaces, names, clock)
+        if params_dict is not None and default is None:
+            declared = replace(declared, default=_signature_default(kernel, spaces))
+        return TunedKernel(kernel, declared, fn)
 
+    if params_dict is not None:
+        if space is not None or listed is not None:
+            raise BadInput("give one of params_dict={…}, space=Space(…) and configs=[Config(…), …]")
+        space = Space(**{knob: list(values) for knob, values in params_dict.items()})
     if space is not None and listed is not None:
         raise BadInput("give either space=Space(…) or configs=[Config(…), …], not both")
     return decorate
@@ -221,6 +246,25 @@ def autotune(
 
 def _space(space: SpaceLike | None, configs: Sequence[Config | Mapping[str, object]] | None) -> SpaceLike:
     return space if space is not None and not isinstance(space, Space) else space_from(space, configs)
+
+
+def _signature_default(kernel: Kernel, space: SpaceLike) -> Config | None:
+    """The knobs as the function's own signature has them, where the Space does."""
+    usual = kernel.defaults() if isinstance(kernel, CuteKernel) else None
+    return usual if isinstance(space, Space) and usual in space else None
+
+
+def _check_cute(fn: Any, options: Mapping[str, object]) -> None:
+    """Refuse what only makes sense for a CuTe DSL kernel.
+
+    Raises:
+        BadInput: naming the option and the kernel.
+    """
+    if getattr(fn, "backend", "") != "cute" and not is_host_function(fn):
+        for option, value in options.items():
+            if value is not None:
+                name = getattr(fn, "__name__", None) or getattr(fn, "name", None) or repr(fn)
+                raise BadInput(f"{option}= is for CuTe DSL kernels, and {name} is none")
 
 
 def _check_no_triton(fn: Any, options: Mapping[str, object], configs: Sequence[object] | None) -> None:

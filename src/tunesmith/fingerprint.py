@@ -265,7 +265,11 @@ class _Walk:
         Args:
             rewritten: its code is made of its source and does not look like it.
         """
-        code = function.__code__
+        code = _code_of(function)
+        if _is_dsl_wrapper(function):
+            self.say("dsl", code.co_name)
+            self.value(cast(Any, function).__wrapped__, (function.__name__,))
+            return
         if self._is_foreign(function.__module__, code.co_filename):
             self.say("named", f"{function.__module__}.{function.__qualname__}")
             return
@@ -280,8 +284,9 @@ class _Walk:
 
     def _reads(self, function: types.FunctionType) -> None:
         """Write down the values behind every name that a function's code takes from outside of it."""
-        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        for kind, dotted in sorted(set(reads(function.__code__))):
+        code = _code_of(function)
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        for kind, dotted in sorted(set(reads(code))):
             base, *attributes = dotted
             if kind == "import":
                 self.say("import", base)
@@ -374,6 +379,17 @@ def _of_flydsl(value: Any) -> Any:
     return getattr(value, "func", None) or getattr(value, "_func", None)
 
 
+def _code_of(function: types.FunctionType) -> types.CodeType:
+    """A function's code as it was written: CuTe DSL puts another in its place when it first compiles it."""
+    original = getattr(function, "_original_code", None)
+    return original if isinstance(original, types.CodeType) else function.__code__
+
+
+def _is_dsl_wrapper(function: types.FunctionType) -> bool:
+    """Whether it is CuTe DSL's function around a user's (`@cute.jit`, `@cute.kernel`), which says where that is."""
+    return _package(function.__globals__.get("__name__")) == "cutlass" and hasattr(function, "__wrapped__")
+
+
 def _methods(member: Any) -> Iterator[types.FunctionType]:
     """The functions behind a class's attribute, less those that a decorator wrote (`dataclass`)."""
     parts = (member, getattr(member, "__func__", None), getattr(member, "func", None))
@@ -442,7 +458,8 @@ def _source(thing: types.FunctionType | type, rewritten: bool = False) -> str | 
             lines, _ = inspect.findsource(thing)  # a lambda's own lines are seldom a statement: look through the file
             return lambda_source("".join(lines), thing.__code__)
         if isinstance(thing, types.FunctionType):  # its own code: getsource(thing) follows __wrapped__
-            text, code = inspect.getsource(thing.__code__), thing.__code__
+            code = _code_of(thing)
+            text = inspect.getsource(code)
             return normalised(text, code.co_name) if rewritten or is_source_of(text, code) else None
         return normalised(inspect.getsource(thing), thing.__name__)
     except (OSError, TypeError):

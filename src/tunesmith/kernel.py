@@ -98,6 +98,7 @@ class Specialised:
         where: tells which device a call without an array is for; `None` where that is always the same.
         settings: of this process, that change what is computed: they are read on every call, and have to be in
             `Kernel.environment` too.
+        layout: arrays by their number of dimensions, and which of their strides are 0, 1 or anything else.
     """
 
     alignment: tuple[str, ...] = ()
@@ -106,11 +107,12 @@ class Specialised:
     values: tuple[str, ...] = ()
     where: Callable[[], object] | None = None
     settings: Callable[[], object] | None = None
+    layout: tuple[str, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:
         """All arguments that decide it."""
-        return frozenset((*self.alignment, *self.divisibility, *self.width, *self.values))
+        return frozenset((*self.alignment, *self.divisibility, *self.width, *self.values, *self.layout))
 
 
 class Kernel(Protocol):

@@ -11,8 +11,6 @@ from tunesmith.kernel import Kernel
 
 #: what a Kernel has and no other object of a user's
 _KERNEL_METHODS = ("compile_job", "load", "fingerprint", "device", "signature")
-#: kernel languages of which this version knows the name alone
-_NOT_YET = ("cute",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +64,17 @@ def kernel_of(
         from tunesmith.backends.flydsl.kernel import FlydslKernel
 
         return FlydslKernel.of(obj, name, knobs if knobs is None else list(knobs), (), version)
+    if hasattr(obj, "_dsl_cls"):
+        from tunesmith.backends import cute
+
+        if cute.is_host_function(obj):
+            host = cast("Callable[..., Any]", obj)
+            known = None if knobs is None else tuple(knobs)
+            return cute.kernel(host, knobs=known, name=name, version=version, depends=depends)
     if not callable(obj) and not hasattr(obj, "run"):
         raise BadInput(
             f"{obj!r} of type {type(obj).__name__} is no kernel; "
-            "good ones: a Python callable, what @triton.jit, tunesmith.cc.kernel, tunesmith.cuda.kernel or "
+            "good ones: a Python callable, what @triton.jit, @cute.jit, tunesmith.cc.kernel, tunesmith.cuda.kernel or "
             "tunesmith.flydsl.kernel returns"
         )
     own = None if knobs is None else frozenset(knobs)
@@ -91,7 +96,7 @@ def describe() -> list[BackendState]:
         BackendState("callable", True, "Python"),
         _triton(),
         _cuda(),
-        *(BackendState(name, False, "not in this version") for name in _NOT_YET),
+        _cute(),
         _flydsl(),
     ]
 
@@ -109,23 +114,39 @@ def _triton() -> BackendState:
     return BackendState("triton", True, ", ".join(f"{package} {number}" for package, number in found.items()))
 
 
+def _cute() -> BackendState:
+    """Whether CuTe DSL is there; a GPU is needed only to launch. Does not import it."""
+    from tunesmith.backends.cute.compile import versions
+
+    try:
+        found = ", ".join(f"{package} {number}" for package, number in versions().items())
+    except MissingEngine as error:
+        why, _, command = str(error).rpartition(": ")
+        return BackendState("cute", False, why, command)
+    return BackendState("cute", True, f"{found}{_launches()}")
+
+
+def _launches() -> str:
+    """What is said of a language that compiles here, where nothing can be launched; empty where it can."""
+    from tunesmith.backends.cuda.driver import device_count, driver
+
+    try:
+        driver()
+        return f", {device_count()} GPUs"
+    except MissingEngine as error:
+        return f"; compiles, and launches nothing: {str(error).partition('; ')[0]}"
+
+
 def _cuda() -> BackendState:
     """Whether NVRTC is there, which compiles; a driver and a GPU are needed only to launch."""
     from tunesmith.backends.cuda.compile import nvrtc_version
-    from tunesmith.backends.cuda.driver import device_count, driver
 
     try:
         compiles = f"NVRTC {nvrtc_version()}"
     except MissingEngine as error:
         why, _, command = str(error).rpartition(": ")
         return BackendState("cuda", False, why, command)
-    try:
-        driver()
-        return BackendState("cuda", True, f"{compiles}, {device_count()} GPUs")
-    except MissingEngine as error:
-        return BackendState(
-            "cuda", True, f"{compiles}; compiles, and launches nothing: {str(error).partition('; ')[0]}"
-        )
+    return BackendState("cuda", True, f"{compiles}{_launches()}")
 
 
 def _flydsl() -> BackendState:

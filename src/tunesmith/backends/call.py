@@ -247,10 +247,15 @@ def built(
         version: stands for its content, where that can't be fingerprinted.
         depends: packages whose versions belong to what is stored with its results.
     """
-    return BuiltKernel(build, _runtime(signature_from), name=name, version=version, depends=depends)
+    return BuiltKernel(build, runtime_signature(signature_from), name=name, version=version, depends=depends)
 
 
-def _runtime(source: SignatureFrom) -> inspect.Signature:
+def runtime_signature(source: SignatureFrom) -> inspect.Signature:
+    """The runtime parameters that `signature_from=` stands for.
+
+    Raises:
+        BadInput: for names that are none.
+    """
     if isinstance(source, inspect.Signature):
         return source
     if callable(source):

@@ -258,7 +258,9 @@ def _all_of(many: Sequence[Specialised]) -> Specialised:
         return tuple(dict.fromkeys(name for one in many for name in cast("tuple[str, ...]", getattr(one, which))))
 
     where = next((one.where for one in many if one.where is not None), None)
-    return Specialised(names("alignment"), names("divisibility"), names("width"), names("values"), where)
+    return Specialised(
+        names("alignment"), names("divisibility"), names("width"), names("values"), where, layout=names("layout")
+    )
 
 
 @dataclass(frozen=True)

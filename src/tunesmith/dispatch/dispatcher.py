@@ -352,6 +352,7 @@ def _asked(name: str, spec: KeySpec) -> Asked:
         keyed=keyed,
         bucket=spec.buckets.get(name) if keyed else None,
         strides=name in spec.strides,
+        layout=name in spec.specialised.layout,
         alignment=name in spec.alignment,
         pointer_facts=name in spec.specialised.alignment,
         integer_facts=name in spec.specialised.divisibility,

@@ -55,6 +55,7 @@ class Asked:
         keyed: its value is a field of the Problem.
         bucket: how the value is bucketed, `None` for as it is.
         strides: its stride classes are a field.
+        layout: its stride classes decide the binary.
         alignment: whether its address is divisible by 16 is a field.
         pointer_facts: whether its address is divisible by 16 decides the binary.
         integer_facts: whether it is 1, divisible by 16, or wider than 32 bits decides the binary.
@@ -68,6 +69,7 @@ class Asked:
     keyed: bool = False
     bucket: Bucket | None = None
     strides: bool = False
+    layout: bool = False
     alignment: bool = False
     pointer_facts: bool = False
     integer_facts: bool = False
@@ -96,7 +98,7 @@ class Asked:
         if not is_array(given):
             odd = self.structured and is_compound(given)
             return given.__class__, structure(given) if odd else facts
-        classes = self.strides and stride_classes(strides_of(self.name, given))
+        classes = (self.strides or self.layout) and stride_classes(strides_of(self.name, given))
         bit = (self.alignment or self.pointer_facts) and aligned(self.name, given)
         return "array", given.dtype, device_told(given), classes, bit
 
@@ -359,7 +361,7 @@ def bind({self._head}):
             self._guard_device(name, seen.devices[0], guards)
         else:
             parts.append(f"{name}.device")
-        parts += [f"{self._torch_strides}[{name}.stride()]"] * a.strides
+        parts += [f"{self._torch_strides}[{name}.stride()]"] * (a.strides or a.layout)
         if not (a.alignment or a.pointer_facts):
             pass
         elif seen.misaligned or seen.classes:
@@ -379,7 +381,7 @@ def bind({self._head}):
         """The elements for an argument that was always an array of numpy's, or one and `None`."""
         name = a.name
         parts = [f"{name}.__class__", f"{name}.dtype"]  # the class, as numpy's scalars have the dtypes of its arrays
-        parts += [f"{self._host_strides}[{name}.strides, {name}.itemsize]"] * a.strides
+        parts += [f"{self._host_strides}[{name}.strides, {name}.itemsize]"] * (a.strides or a.layout)
         parts += [f"{name}.ctypes.data & {ALIGNMENT_BYTES - 1} == 0"] * (a.alignment or a.pointer_facts)
         return [_unless_none(name, parts)] if seen.classes else parts
 

@@ -69,6 +69,7 @@ def check_key_spec(kernel_name: str, parameters: Collection[str], spec: KeySpec,
     check_names(kernel_name, "specialised.divisibility", spec.specialised.divisibility, parameters, knobs)
     check_names(kernel_name, "specialised.width", spec.specialised.width, parameters, knobs)
     check_names(kernel_name, "specialised.values", spec.specialised.values, parameters, knobs)
+    check_names(kernel_name, "specialised.layout", spec.specialised.layout, parameters, knobs)
 
 
 def check_names(
