@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Trial
@@ -26,6 +26,10 @@ WINNERS = 3
 ERRORS = 1.5
 #: ... which are never believed to spread less than this (log seconds), nor more before any is known.
 LEAST_ERROR, USUAL_ERROR = 0.01, 0.1
+#: What comes from other devices is not believed further where its errors spread by more than this (log seconds).
+REFUTED = 0.1
+#: ... but so many of what did best there are tried, and so many Configs in all.
+REFUTED_FIRST, REFUTED_MOST = 48, 128
 #: Nothing is left to find where the last so many were no faster, whatever the forecast promises.
 STALE = 16
 #: A Space too large to enumerate is known by so many random Configs, and by the neighbours' with what is near them.
@@ -49,16 +53,12 @@ class Plan:
     near: tuple[Solved, ...]
     thin: bool = False
     margin: float = MARGIN
-    _legal: frozenset[Config] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_legal", frozenset(self.expected))
 
     @property
     def winners(self) -> list[Config]:
         """What the nearest Problems chose, as far as the Space has it."""
         found = dict.fromkeys(solved.winner for solved in self.near)
-        return [config for config in found if config in self._legal][:WINNERS]
+        return [config for config in found if config in self.expected][:WINNERS]
 
     @property
     def first(self) -> tuple[Config, ...]:
@@ -71,6 +71,15 @@ class Plan:
         beside = [config for config in self.space.neighbours(first[0]) if _changed(first[0], config) <= {*same}]
         return tuple(dict.fromkeys([*first, *beside[:BESIDE]]))
 
+    def refuted(self, trials: Iterable[Trial], device: str) -> bool:
+        """Whether nothing is known from this device, and what is known from others does not hold on it."""
+        wrong = self._wrong({trial.config: seconds_of(trial) for trial in trials})
+        return all(one.device != device for one in self.near) and level_of(list(wrong.values()))[1] > REFUTED
+
+    def _wrong(self, tried: Mapping[Config, float | None]) -> dict[Config, float]:
+        """Of what ran, the logarithm of its time less what was expected."""
+        return {c: math.log(s) - self.expected[c] for c, s in tried.items() if s is not None and c in self.expected}
+
     def after(self, trials: Iterable[Trial]) -> list[Config]:
         """The next candidates, given what became of those before; none where it is enough.
 
@@ -80,7 +89,7 @@ class Plan:
         faster.
         """
         tried = {trial.config: seconds_of(trial) for trial in trials}
-        wrong = {c: math.log(s) - self.expected[c] for c, s in tried.items() if s is not None and c in self._legal}
+        wrong = self._wrong(tried)
         left = [config for config in self.expected if config not in tried]
         if not wrong:  # nothing ran: what is expected next, until something does
             return left[:LATER]
@@ -109,7 +118,7 @@ def _since_the_best(seconds: Sequence[float | None]) -> int:
 
 def level_of(errors: Sequence[float]) -> tuple[float, float]:
     """(what a forecast's errors share, how much they spread about it): medians, so that one odd Config is no matter."""
-    level = median(errors)
+    level = median(errors) if errors else 0.0
     spread = 1.4826 * median([abs(error - level) for error in errors]) if len(errors) > 2 else USUAL_ERROR
     return level, max(spread, LEAST_ERROR)
 
@@ -146,7 +155,8 @@ def _configs(space: Space, near: Sequence[Solved], seed: int) -> list[Config]:
 def transfer(setting: Setting) -> Strategy:
     """The starts with the Plan's first candidates, then batches for as long as one of them may be the fastest.
 
-    Where no neighbour is known it is `auto`.
+    Where no neighbour is known it is `auto`, and so is the rest of the search where all that is known comes from other
+    devices and turns out wrong here.
     """
     if setting.problem is None or not setting.near:
         yield from auto(setting)
@@ -161,3 +171,23 @@ def transfer(setting: Setting) -> Strategy:
         answers = yield batch
         trials.update(zip(batch, answers, strict=True))
         batch = planned.after(trials.values())[: most - len(trials)]
+    if planned.refuted(trials.values(), setting.device):
+        starts = [*trials, *[config for config in planned.expected if config not in trials]][:REFUTED_FIRST]
+        rest = replace(setting, starts=tuple(starts), most=setting.most or max(REFUTED_MOST, len(trials)))
+        yield from _new_alone(auto(rest), trials)
+
+
+def _new_alone(steps: Strategy, known: dict[Config, Trial]) -> Strategy:
+    """A strategy that is told what is known, and asks for the rest."""
+    try:
+        batch = next(steps)
+        while True:
+            new = [config for config in batch if config not in known]
+            if new:
+                answers = yield new
+                known.update(zip(new, answers, strict=True))
+            batch = steps.send([known[config] for config in batch])
+    except StopIteration:
+        return
+    finally:
+        steps.close()
