@@ -10,7 +10,7 @@ tuned by strategy `transfer` from what the searches of the others found, beside 
 the space, less 1, by all recorded samples. `without_model` does the same without a model. `chain` goes through M in
 rising order: the first is tuned alone, each other one starts from what the transfers before it found.
 
-Across chips: convolutions that others measured on an A100 and a W7800. What is known of the one is all its times, or
+`--across` chips: convolutions that others measured on an A100 and a W7800. What is known of the one is all its times, or
 its best configuration alone (a table's row); the strategy is then followed on the other's times. `alone_regret` is the
 median of searches that know nothing and may try as many.
 """
@@ -198,6 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recordings", type=Path, nargs="*", default=USUAL)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--across", action="store_true", help="between chips too: some minutes")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
     parser.add_argument("--write", action="store_true", help="write transfer-recorded.json")
     options = parser.parse_args()
@@ -212,7 +213,7 @@ def main() -> None:
         rows = rows_of("held out", with_model)
         bare = rows_of("without model", [held_out(recordings, seed, False) for seed in range(options.seeds)])
         chain = rows_of("chain", [chained(recordings, [alone for alone, _ in with_model[0]])])
-    chips = across({space.name: space for space in recorded_spaces()})
+    chips = across({space.name: space for space in recorded_spaces()}) if options.across else []
     largest, total, worst = figures(rows)
     summary = {
         "launches_fraction": largest, "total_fraction": total, "worst_regret": worst,
@@ -220,8 +221,7 @@ def main() -> None:
                    figures(bare), strict=True)),
         **dict(zip(("chain_launches_fraction", "chain_total_fraction", "chain_worst_regret"), figures(chain),
                    strict=True)),
-        "across_worst_regret": max(row["regret"] for row in chips),
-        "across_most_tried": max(row["tried"] for row in chips),
+        **({"across_worst_regret": max(row["regret"] for row in chips)} if chips else {}),
         "problems": len(recordings),
     }  # fmt: skip
     print("  ".join(f"{name} {value:.4g}" for name, value in summary.items()))
@@ -229,7 +229,7 @@ def main() -> None:
         given = " ".join(str(path) for path in options.recordings) if options.recordings != USUAL else ""
         print(write(
             "transfer", "recorded", protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
-            command=f"python benchmarks/transfer.py --write {given}".strip(), rows=[*rows, *bare, *chain, *chips],
+            command=f"python benchmarks/transfer.py --write{' --across' if chips else ''} {given}".strip(), rows=[*rows, *bare, *chain, *chips],
             summary=summary, versions={name: version(name) for name in ("numpy",)}, folder=options.folder,
         ))  # fmt: skip
 
