@@ -10,9 +10,9 @@ tuned by strategy `transfer` from what the searches of the others found, beside 
 the space, less 1, by all recorded samples. `without_model` does the same without a model. `chain` goes through M in
 rising order: the first is tuned alone, each other one starts from what the transfers before it found.
 
-`--across` chips: convolutions that others measured on an A100 and a W7800. What is known of the one is all its times, or
-its best configuration alone (a table's row); the strategy is then followed on the other's times. `alone_regret` is the
-median of searches that know nothing and may try as many.
+With `--across`, between chips: convolutions that others measured on an A100 and a W7800. What is known of the one is all
+its times, or its best configuration alone (a table's row); the strategy is then followed on the other's times.
+`alone_regret` is the median of searches that know nothing and may try as many.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def main() -> None:
         given = " ".join(str(path) for path in options.recordings) if options.recordings != USUAL else ""
         print(write(
             "transfer", "recorded", protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
-            command=f"python benchmarks/transfer.py --write{' --across' if chips else ''} {given}".strip(), rows=[*rows, *bare, *chain, *chips],
+            command=" ".join(["python benchmarks/transfer.py --write", *["--across"] * bool(chips), given]).strip(), rows=[*rows, *bare, *chain, *chips],
             summary=summary, versions={name: version(name) for name in ("numpy",)}, folder=options.folder,
         ))  # fmt: skip
 
