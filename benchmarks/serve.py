@@ -43,8 +43,8 @@ from _serve_case import NAME, Case, gemm, stand_in
 
 from tunesmith import Config, Measured
 from tunesmith.core.stats import median, median_interval
+from tunesmith.distill import Section, cover
 from tunesmith.tables import NativeTable, load
-from tunesmith.tables.guards import guarded
 from tunesmith.tables.lines import Entry
 from tunesmith.tables.policy import RULES, Ladder
 
@@ -55,7 +55,6 @@ CHECKED, ROUNDS, CALLS = 48, 101, 200
 #: every size is measured for, so the nearest row serves however far it is
 RULE = "nearest-stock"
 
-Range = tuple[int, int, Config]
 #: of each configuration, the seconds in each round
 Samples = Mapping[Config, Sequence[float]]
 
@@ -111,34 +110,10 @@ def class_of(case: Case, kernel: Any, first: int, last: int) -> Class:
     return Class(first, last, timed(kernel, case.inputs(first), near, SWEEP_ROUNDS), at_last)
 
 
-def ranges(classes: Sequence[Class], tolerance: float) -> list[Range]:
-    """The fewest ranges with one configuration each that is within `tolerance` of the best in all their classes."""
-    found: list[Range] = []
-    i = 0
-    while i < len(classes):
-        alive = classes[i].lost()  # → the most it loses so far
-        last, left = i, alive
-        for j in range(i, len(classes)):
-            lost = classes[j].lost()
-            left = {c: most for c, before in left.items() if c in lost and (most := max(before, lost[c])) <= tolerance}
-            if not left:
-                break
-            last, alive = j, left
-        found.append((classes[i].first, classes[last].last, min(alive, key=alive.__getitem__)))
-        i = last + 1
-    return found
-
-
-def keys_for(wanted: Sequence[Range]) -> dict[int, Config]:
-    """The fewest sizes of rows with which the nearest row, however far, is of the range's configuration."""
-    keys = guarded(wanted)
-    ladder = Ladder(RULES[RULE], keys)
-    for first, last, config in wanted:
-        for size in range(first, last + 1):
-            hit = ladder.find(size)
-            if hit is None or keys[hit.key] != config:
-                raise AssertionError(f"M={size} is not served as wanted: {hit}")
-    return dict(sorted(keys.items()))
+def keys_for(classes: Sequence[Class], tolerance: float) -> dict[int, Config]:
+    """The fewest rows with which the nearest, however far, loses at most `tolerance` at either end of any class."""
+    sections = [Section(one.first, one.last, one.lost()) for one in classes]
+    return dict(cover(sections, RULE, tolerance).rows)
 
 
 def sides(keys: Mapping[int, Config], upto: int) -> list[int]:
@@ -166,14 +141,12 @@ def offline(case: Case, path: Path) -> tuple[list[int], dict[str, Any]]:
     classes = [class_of(case, kernel, first, last) for first, last in zip(firsts, case.ends, strict=False)]
     upto = case.ends[-1]
     for tolerance in TOLERANCES:
-        wanted = ranges(classes, tolerance)
-        keys = keys_for(wanted)
+        keys = keys_for(classes, tolerance)
         boundary = sides(keys, upto)
         if len(boundary) <= CHECKED:
             break
-    for first, last, config in wanted:
-        most = max(one.lost()[config] for one in classes if first <= one.first <= last)
-        print(f"{first:5}…{last:<5} {config}  loses at most {most:.1%}", flush=True)
+    for first, last, m in Ladder(RULES[RULE], keys).runs(upto):
+        print(f"{first:5}…{last:<5} {keys[m] if m else ''}", flush=True)
     rows: dict[Any, Entry] = {}
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     for m, config in keys.items():
@@ -184,7 +157,7 @@ def offline(case: Case, path: Path) -> tuple[list[int], dict[str, Any]]:
     NativeTable(NAME, key.device, rows, key.fingerprint, key.protocol, dict(key.soft)).write(path)
     told = {
         "offline_s": time.perf_counter() - start, "configs": len(list(case.space)), "classes": len(classes),
-        "ranges": len(wanted), "rows": len(keys), "tolerance": tolerance,
+        "rows": len(keys), "tolerance": tolerance,
     }  # fmt: skip
     return checked_sizes(boundary, upto), told
 

@@ -113,7 +113,7 @@ class Evaluation:
         """Who leaves a race, and when it is over."""
         if self.effort.rounds is not None:
             return Rule(rounds=self.effort.rounds, everybody=True)
-        ties = self.effort.pick == "cheapest"
+        ties = self.effort.pick == "cheapest" and self.effort.ties
         return rule_for(self.clock, Rule(self.effort.margin, self.effort.confidence, ties=ties))
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
-from tunesmith.core.model import Prediction
+from tunesmith.core.model import Model, Prediction
 from tunesmith.core.outcome import Resources, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
@@ -20,6 +20,7 @@ from tunesmith.measure.check import Check
 from tunesmith.measure.inputs import WrittenSlice
 from tunesmith.measure.pick import Pick, Verdict, pick
 from tunesmith.remote import Recipe
+from tunesmith.search import Solved
 
 #: A Config, and what its compiler reported if that is known → what a model says of it, `None` if it can't.
 Predict: TypeAlias = "Callable[[Config, Resources | None], Prediction | None]"
@@ -39,6 +40,7 @@ class Subject:
         hot: arguments that are in the cache when a launch begins.
         ranked: whether the Space lists its Configs best first.
         predict: what the kernel's model says of a Config, from its knobs or from what its compiler reported.
+        model: what `predict` is of, for other Problems and devices.
         recipe: makes what another process needs to run the candidates, `None` where they run in this one.
     """
 
@@ -53,6 +55,7 @@ class Subject:
     around: Callable[[Mapping[str, Any]], Around] | None = None
     ranked: bool = False
     predict: Predict | None = None
+    model: Model | None = None
     hot: tuple[str, ...] = ()
     slices: Mapping[str, WrittenSlice] = field(default_factory=dict[str, WrittenSlice])
     check: Check = field(default_factory=Check)
@@ -88,6 +91,8 @@ class Effort:
         pick: how the winner is picked of what was measured.
         margin, confidence: the race goes on until the best is known within this part, this sure.
         rounds: instead of a race, time everybody so often.
+        near: of the strategy that starts from them, solved Problems beside those of the store.
+        ties: whether launches are spent on proving who is as good as the fastest.
     """
 
     strategy: str = "auto"
@@ -101,6 +106,8 @@ class Effort:
     confidence: float = CONFIDENCE
     rounds: int | None = None
     launches: int | None = None
+    near: tuple[Solved, ...] = ()
+    ties: bool = True
 
     def verdict(self, trials: Sequence[Trial], incumbent: Config | None = None) -> Verdict | None:
         """What the Trials say; they are in the Space's order."""

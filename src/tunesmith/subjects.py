@@ -14,14 +14,16 @@ from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.declaration import Declaration, Frontend
 from tunesmith.dispatch import Call
-from tunesmith.errors import TunesmithWarning
+from tunesmith.errors import BadInput, TunesmithWarning
 from tunesmith.events import Summary
 from tunesmith.kernel import Clock, Kernel
 from tunesmith.measure.clock import clock_for, protocol_for
 from tunesmith.options import options
+from tunesmith.search import Solved
 from tunesmith.store import Store
 from tunesmith.subject import Effort, Subject
 from tunesmith.tables import Tables
+from tunesmith.tune import TRANSFER
 
 #: Spaces that a function of the author's made, kept in memory: more than a model's shapes, a bound all the same.
 KEPT = 4096
@@ -53,6 +55,7 @@ class Subjects:
             compiled, key, call.exact, space, device, call.args, declared.restore, declared.zero, hot=declared.hot,
             slices=declared.slices, check=declared.against, fresh=declared.fresh(call.exact),
             predict=None if declared.model is None else declared.model.predictor(call.exact, device),
+            model=declared.model,
         )  # fmt: skip
         return subject if self._frontend.around is None else replace(subject, around=self._frontend.around)
 
@@ -99,13 +102,26 @@ class Subjects:
         clock = self._declared.clock
         return clock_for(device, clock) if clock is None or isinstance(clock, str) else clock
 
-    def effort(self, budget_s: float | None = None, strategy: str | None = None, launches: int | None = None) -> Effort:
-        """How a search goes about it: what the call, the environment and the author say, in this order."""
+    def effort(
+        self, budget_s: float | None = None, strategy: str | None = None, launches: int | None = None,
+        near: Sequence[Solved] = (),
+    ) -> Effort:  # fmt: skip
+        """How a search goes about it: what the call, the environment and the author say, in this order.
+
+        Args:
+            near: solved Problems to start from, beside the store's: the strategy is then `transfer`.
+
+        Raises:
+            BadInput: for solved Problems and another strategy.
+        """
+        if near and strategy not in (None, TRANSFER):
+            raise BadInput(f"strategy {strategy!r} starts from no solved problems; good ones: {TRANSFER}, or none")
+        strategy = TRANSFER if near else strategy
         budgets = [b for b in (budget_s, options().budget_s, self._declared.effort.budget_s) if b is not None]
         usual = self._declared.effort
         return replace(
             usual, strategy=strategy or usual.strategy, budget_s=budgets[0] if budgets else None,
-            launches=launches or usual.launches, jobs=options().jobs, wait_s=options().wait_s,
+            launches=launches or usual.launches, jobs=options().jobs, wait_s=options().wait_s, near=tuple(near),
         )  # fmt: skip
 
     def default(self, subject: Subject) -> Callable[[], Config]:

@@ -20,6 +20,7 @@ from tunesmith.events import Started, Summary, say
 from tunesmith.kernel import Clock
 from tunesmith.measure.failure import all_failed, is_machines
 from tunesmith.measure.pick import Verdict, unfinished
+from tunesmith.neighbours import neighbours, prior_of, saved
 from tunesmith.order import most_promising_first, promising
 from tunesmith.search import strategy
 from tunesmith.store import Store
@@ -30,6 +31,8 @@ ONLY = "only candidate"
 BUDGET = "the budget ended"
 BOUND = "as many candidates as were allowed had been tried"
 LAUNCHES = "as many launches as were allowed had been timed"
+#: The strategy that starts from what is known of other Problems; it spends no launches on proving ties.
+TRANSFER = "transfer"
 #: why a search may have stopped in the middle of a race
 STOPPED = (BUDGET, LAUNCHES)
 #: Stored Trials that were found under other versions and are timed again: the best of them, an incumbent's rivals.
@@ -71,6 +74,8 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     legal = _enumerate(subject.space, cut)
     deadline = None if effort.budget_s is None else perf_counter() + effort.budget_s
     at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
+    near = neighbours(subject, store, effort.near) if effort.strategy == TRANSFER else []
+    effort = replace(effort, near=tuple(near), ties=effort.ties and not near)
     state = Evaluation(subject, store, clock, effort, at, deadline)
     if legal is not None and len(legal) == 1:
         return _compile_only(state, legal[0], cut)
@@ -162,7 +167,11 @@ def _follow(
     in_reach = min(ENUMERATED, effort.launches or ENUMERATED) if limited else None
     most = None if bound else effort.candidates or in_reach
     starts = [*first, *[config for config in known if config not in first]]
-    steps = strategy(effort.strategy, subject.space, effort.seed, starts=starts, most=most, say=say)
+    steps = strategy(
+        effort.strategy, subject.space, effort.seed, starts=starts, most=most, say=say, problem=subject.exact,
+        device=subject.device.identity, near=effort.near, margin=effort.margin,
+        prior=None if subject.model is None else prior_of(subject.model, subject.exact, subject.device),
+    )  # fmt: skip
     try:
         batch = next(steps)
         while True:
@@ -200,7 +209,8 @@ def _conclude(
     """Pick, store, report."""
     subject = state.subject
     bounded = state.effort.candidates is not None and len(state.trials) >= state.effort.candidates
-    why = _stopped_by(state) if state.over else BOUND if bounded else f"not drawn by {state.effort.strategy}"
+    usual = _not_promising(state.effort) if state.effort.near else f"not drawn by {state.effort.strategy}"
+    why = _stopped_by(state) if state.over else BOUND if bounded else usual
     trials = tuple(done.get(config, Trial(config, Untried(why))) for config in legal)
     verdict = state.effort.verdict(trials, state.incumbent)
     summary = Summary(
@@ -224,6 +234,11 @@ def _conclude(
 
 def _stopped_by(state: Evaluation) -> str:
     return LAUNCHES if state.launched_all else BUDGET
+
+
+def _not_promising(effort: Effort) -> str:
+    n = len(effort.near)
+    return f"not expected to be faster, by what {n} solved problem{'s' if n > 1 else ''} taught"
 
 
 def _says_the_same(choice: Choice, verdict: Verdict, subject: Subject) -> bool:
@@ -255,6 +270,7 @@ def _nothing_works(summary: Summary, state: Evaluation) -> NoWorkingConfig | Bud
 
 def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
     subject, budget_s = state.subject, state.effort.budget_s
+    instead = saved(subject.exact, subject.device.identity, state.effort.near, list(state.trials.values()))
     cut_short = summary.why_untried in STOPPED and (summary.counts["untried"] > 0 or state.cut_short)
     bounded = summary.why_untried == BOUND and summary.counts["untried"] > 0
     partial = summary.why_untried if cut_short else BOUND if bounded else ""
@@ -274,7 +290,8 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
         candidates=summary.counts, space=subject.space.digest, partial=partial, budget_s=budget_s,
         most=state.effort.candidates, launches=state.effort.launches, within=verdict.within,
         confidence=verdict.confidence, doubt=verdict.doubt, searched_at=state.at,
-        conditions=_conditions(winner.outcome, state.clock), checked=winner.checked, note="; ".join(state.notes),
+        conditions=_conditions(winner.outcome, state.clock), checked=winner.checked,
+        note="; ".join(filter(None, [*state.notes, instead])),
     )  # fmt: skip
 
 

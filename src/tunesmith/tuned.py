@@ -28,11 +28,13 @@ from tunesmith.kernel import Clock, Job, Kernel
 from tunesmith.measure.allowed import captures_spared
 from tunesmith.measure.failure import name_the_config
 from tunesmith.ncu import compare, counters_of
+from tunesmith.neighbours import known_from
 from tunesmith.offline import Offline
 from tunesmith.options import policy_in_force
 from tunesmith.prepare import Fill, Preparation, Steps, Wanted
 from tunesmith.record import ROUNDS, record
 from tunesmith.refresh import BEST, Refreshed
+from tunesmith.search import Solved
 from tunesmith.store import default_store
 from tunesmith.subject import Subject
 from tunesmith.subjects import Subjects
@@ -208,7 +210,7 @@ class TunedKernel:
 
     def tune(
         self, *args: Any, budget_s: float | None = None, strategy: str | None = None, launches: int | None = None,
-        isolate: bool | None = None,
+        isolate: bool | None = None, near: Sequence[str | Path | Solved] = (),
         **kwargs: Any,
     ) -> Summary:  # fmt: skip
         """Search for a call's arguments now, whatever the policy; what is known already is not measured again.
@@ -218,15 +220,19 @@ class TunedKernel:
 
         Args:
             isolate: as of `autotune`, for this search.
+            near: of strategy `transfer`, what is known beside the store: tables of ours (of another GPU, say) and
+                recordings, as paths, or `Solved` Problems. Where given, that is the strategy.
 
         Raises:
-            BadInput: under TUNESMITH_READ_ONLY.
+            BadInput: under TUNESMITH_READ_ONLY; for a file of `near` that can't be used.
             NoWorkingConfig: when every Config failed.
             Busy: when another process or thread has been searching the same key for longer than `TUNESMITH_WAIT_S`.
         """
         self._offline.refuse_to_measure("tuned")
         subject = self._isolation.of(self.subject(*args, **kwargs), isolate)
-        return self._offline.tune(subject, self._subjects.effort(budget_s, strategy, launches))
+        name = self.declared.name_for(self.kernel.name)
+        effort = self._subjects.effort(budget_s, strategy, launches, known_from(near, name))
+        return self._offline.tune(subject, effort)
 
     def refresh(self, *args: Any, best: int = BEST, anyway: bool = False, **kwargs: Any) -> Refreshed | None:
         """Race what is stored for a call's arguments against the next best of then, if it was found under other

@@ -8,8 +8,8 @@ from math import log2
 import pytest
 
 import tunesmith
-from tunesmith import Config, Failed, Measured, Sample, Space, Trial, Untried
-from tunesmith.search import STRATEGIES, strategy
+from tunesmith import Config, Failed, Measured, Problem, Sample, Space, Trial, Untried
+from tunesmith.search import STRATEGIES, Solved, strategy
 
 
 def tiles() -> Space:
@@ -35,11 +35,23 @@ def trial(config: Config, of: Callable[[Config], float | None] = seconds) -> Tri
     return Trial(config, Failed("compile", "no") if time is None else Measured((Sample(time),)))
 
 
+def near() -> dict[str, object]:
+    """A setting with a neighbour whose best is elsewhere, of which a fifth was measured."""
+    measured = {config: time for config in list(tiles())[::5] if (time := seconds(config)) is not None}
+    other = {config: time * (1.3 if config["order"] == "row" else 0.9) for config, time in measured.items()}
+    return {"problem": Problem({"n": 64}), "near": [Solved(Problem({"n": 96}), other)]}
+
+
+#: `transfer` with a neighbour: what the strategy is told beside the Space
+TOLD: dict[str, Callable[[], dict[str, object]]] = {"transfer+near": near}
+
+
 def batches(
     name: str, space: Space, seed: int = 0, of: Callable[[Config], Trial] = trial, **setting: object
 ) -> Iterator[list[Config]]:
     """Drive a strategy, and hand out what it asks for."""
-    steps = strategy(name, space, seed, **setting)  # type: ignore[arg-type]
+    setting = {**TOLD.get(name, dict)(), **setting}
+    steps = strategy(name.partition("+")[0], space, seed, **setting)  # type: ignore[arg-type]
     try:
         batch = next(steps)
         while True:
@@ -167,6 +179,10 @@ class TestSurrogate(Searching, OnAnySpace):
 
 class TestAuto(Searching, OnAnySpace):
     name = "auto"
+
+
+class TestTransferFromANeighbour(Searching, OnAnySpace):
+    name = "transfer+near"
 
 
 @pytest.mark.parametrize("sampler", [name for name in STRATEGIES if name.startswith("optuna:")])

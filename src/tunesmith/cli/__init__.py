@@ -19,6 +19,7 @@ import typer
 
 from tunesmith.cli import plan, store, table
 from tunesmith.cli.compile import compile_
+from tunesmith.cli.distill import distill
 from tunesmith.cli.doctor import doctor
 from tunesmith.cli.explain import explain
 from tunesmith.cli.guard import guard
@@ -43,6 +44,7 @@ app.command()(explain)
 app.command()(verify)
 app.command()(record)
 app.command()(guard)
+app.command()(distill)
 app.command("compile")(compile_)
 app.command()(kernels)
 app.command()(doctor)

@@ -61,6 +61,16 @@ TableOption: TypeAlias = Annotated[
 ]  # fmt: skip
 
 
+NearOption: TypeAlias = Annotated[
+    list[Path],
+    typer.Option(
+        "--near", metavar="FILE",
+        help="Start from what a table of ours (of another GPU, say) or a recording knows, by strategy transfer; may be "
+        "repeated.",
+    ),
+]  # fmt: skip
+
+
 def tune(
     target: TargetArgument,
     problem: ProblemOption = [],
@@ -72,6 +82,7 @@ def tune(
     retry: RetryOption = False,
     isolate: IsolateOption = None,
     table: TableOption = None,
+    near: NearOption = [],
     json: AsJson = False,
 ) -> None:
     """Find the fastest configuration of a kernel, and store it with every trial.
@@ -88,7 +99,7 @@ def tune(
             note(f"skipped {rows_of_others(todo.others)}")
         by_hand = len(todo.problems) if retry else todo.typed
         into = None if table is None else IntoTable.at(table)
-        session = _Session(kernel, todo.problems, budget, launches, strategy, by_hand, isolate, json, into)
+        session = _Session(kernel, todo.problems, budget, launches, strategy, by_hand, isolate, json, into, near)
         code = session.run()
         if into is not None:
             into.write()
@@ -195,6 +206,7 @@ class _Session:
     isolate: bool | None
     quiet: bool
     into: IntoTable | None
+    near: Sequence[Path] = ()
     results: list[_Result] = field(default_factory=list[_Result])
     interrupted: dict[str, Any] | None = None
 
@@ -262,8 +274,9 @@ class _Session:
         try:
             with watched(listen):
                 summary = self.kernel.tune(
-                    budget_s=self.budget_s, launches=self.launches, strategy=self.strategy, isolate=isolate, **arguments
-                )
+                    budget_s=self.budget_s, launches=self.launches, strategy=self.strategy, isolate=isolate,
+                    near=self.near, **arguments,
+                )  # fmt: skip
         except (NoWorkingConfig, BudgetEnded, Busy) as error:
             if len(self.problems) == 1 and not isinstance(error, NoWorkingConfig):
                 raise

@@ -137,6 +137,11 @@ def add_device(device: Device) -> Device:
     return device
 
 
+def device_of(identity: str) -> Device | None:
+    """The chip of the table that a Key's device names, `None` where it is not there."""
+    return next((device for device in _devices.values() if device.identity == identity), None)
+
+
 def known_device(name: str) -> Device:
     """The chip of exactly this name: `NVIDIA H200` is not `NVIDIA H200 NVL`.
 

@@ -8,7 +8,10 @@ from typing import TypeAlias
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Measured, Trial
+from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
+from tunesmith.core.stopping import MARGIN
+from tunesmith.search.forecast import Prior, Solved
 
 Strategy: TypeAlias = Generator[list[Config], list[Trial], None]
 
@@ -58,6 +61,9 @@ class Setting:
         most: how many Configs it may ask for in all, `None` for as many as it thinks right.
         batch: Configs in a batch at most, where it is free to choose.
         say: hears of each Step of a climb.
+        problem, device: what is searched for, `Device.identity`: where these are told, neighbours can be near.
+        near: Problems that were tuned before. prior: what a model says of a Config, in seconds.
+        margin: how much slower than the fastest a Config may be and still be as good.
     """
 
     space: Space
@@ -66,6 +72,11 @@ class Setting:
     most: int | None = None
     batch: int = BATCH
     say: Callable[[Step], None] = _silent
+    problem: Problem | None = None
+    device: str = ""
+    near: tuple[Solved, ...] = ()
+    prior: Prior | None = None
+    margin: float = MARGIN
 
 
 def seconds_of(trial: Trial) -> float | None:

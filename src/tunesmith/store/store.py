@@ -114,9 +114,9 @@ class Store:
         """
         return next(iter(self._by_distance(key)), None)
 
-    def near(self, key: Key, n: int) -> list[Key]:
-        """The same, up to `n` of them that are of the same kind of device."""
-        return [known for known in self._by_distance(key) if known.device == key.device][:n]
+    def near(self, key: Key, n: int, *, anywhere: bool = False) -> list[Key]:
+        """The same, up to `n` of them that are of the same kind of device, or of any."""
+        return [known for known in self._by_distance(key) if anywhere or known.device == key.device][:n]
 
     def _by_distance(self, key: Key) -> list[Key]:
         others = (known for known in self._keys(key.kernel, chosen=True, limit=NEAREST_AMONG) if known != key)
