@@ -65,6 +65,8 @@ class _NothingMeasured(Authority):
 
 
 _work: list[_Work] = []
+#: whether this process has begun a search before
+_begun: list[bool] = []
 
 
 def begin(
@@ -79,7 +81,10 @@ def begin(
     """
     sys.argv[:] = argv
     options.cache_clear()
-    decided_everywhere_by(_NothingMeasured())
+    if not _begun:
+        decided_everywhere_by(_NothingMeasured())
+        _begun.append(True)
+    _put_away()
     kernel = _kernel_at(target)
     if fixed:
         kernel = kernel.fix(**fixed)
@@ -97,6 +102,14 @@ def begin(
     bench.__enter__()
     _work[:] = [_Work(subject, bench, kernel.clock(subject.device), fences, known=_children())]
     return None
+
+
+def _put_away() -> None:
+    """An earlier search's candidates and inputs leave room for the next one's."""
+    for work in _work:
+        work.bench.__exit__(None, None, None)
+    _work.clear()
+    gc.collect()
 
 
 def _unhurried(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
