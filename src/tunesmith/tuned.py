@@ -208,7 +208,7 @@ class TunedKernel:
 
     def tune(
         self, *args: Any, budget_s: float | None = None, strategy: str | None = None, launches: int | None = None,
-        isolate: bool | None = None,
+        isolate: bool | None = None, first: Sequence[Config] = (),
         **kwargs: Any,
     ) -> Summary:  # fmt: skip
         """Search for a call's arguments now, whatever the policy; what is known already is not measured again.
@@ -218,6 +218,7 @@ class TunedKernel:
 
         Args:
             isolate: as of `autotune`, for this search.
+            first: Configs to begin with, as far as the Space has them.
 
         Raises:
             BadInput: under TUNESMITH_READ_ONLY.
@@ -226,7 +227,8 @@ class TunedKernel:
         """
         self._offline.refuse_to_measure("tuned")
         subject = self._isolation.of(self.subject(*args, **kwargs), isolate)
-        return self._offline.tune(subject, self._subjects.effort(budget_s, strategy, launches))
+        effort = self._subjects.effort(budget_s, strategy, launches)
+        return self._offline.tune(subject, replace(effort, first=tuple(first)))
 
     def refresh(self, *args: Any, best: int = BEST, anyway: bool = False, **kwargs: Any) -> Refreshed | None:
         """Race what is stored for a call's arguments against the next best of then, if it was found under other

@@ -85,7 +85,7 @@ def begin(
         decided_everywhere_by(_NothingMeasured())
         _begun.append(True)
     _put_away()
-    kernel = _kernel_at(target)
+    kernel = kernel_at(target)
     if fixed:
         kernel = kernel.fix(**fixed)
     if device is not None:
@@ -128,7 +128,12 @@ def _unhurried(function: Callable[..., Any] | None) -> Callable[..., Any] | None
     return unhurried
 
 
-def _kernel_at(target: str) -> TunedKernel:
+def kernel_at(target: str) -> TunedKernel:
+    """The tuned kernel that another process named.
+
+    Raises:
+        BadInput: when there is none.
+    """
     place, _, attribute = target.rpartition(":")
     found = behind(attribute_of(module_of(place), attribute))
     if not isinstance(found, TunedKernel):
