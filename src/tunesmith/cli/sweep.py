@@ -84,7 +84,7 @@ def sweep(
             note(said)
         start = time.monotonic()
         with _workers(executor, ray_address, devices, kernels, retry, adviser) as workers:
-            outcome = _run(wanted.tasks, workers, resume)
+            outcome = _run(wanted.tasks, workers, resume, retry)
         took_s = time.monotonic() - start
     if json:
         print_json("sweep", _data(outcome, took_s, list(workers)))
@@ -187,7 +187,7 @@ def _gpu_count(backends: Sequence[str]) -> int:
 # --- the run -----------------------------------------------------------------------------------------
 
 
-def _run(tasks: Sequence[Task], workers: Mapping[str, Callable[[], Worker]], resume: bool) -> Outcome:
+def _run(tasks: Sequence[Task], workers: Mapping[str, Callable[[], Worker]], resume: bool, retry: bool) -> Outcome:
     from tunesmith.report.sweeping import SweepProgress
     from tunesmith.store import default_store
     from tunesmith.sweep.done import Done
@@ -200,7 +200,7 @@ def _run(tasks: Sequence[Task], workers: Mapping[str, Callable[[], Worker]], res
         note(f"an earlier run has done {count} of these {len(tasks)} problems; --resume does not look at them again")
         done.forget()
     with SweepProgress(len(tasks)) as progress:
-        return Sweep(tasks, workers, default_store(), done, progress, before if resume else {}).run()
+        return Sweep(tasks, workers, default_store(), done, progress, before if resume else {}, retry).run()
 
 
 def _data(outcome: Outcome, took_s: float, devices: Sequence[str]) -> dict[str, Any]:

@@ -203,6 +203,8 @@ def _product(block: Mapping[Any, Any], where: str) -> Iterator[dict[str, object]
 
 def _together(names: Sequence[str], said: Any, where: str) -> list[dict[str, object]]:
     """Fields that change together: `N,K: [[4096, 4096], [28672, 4096]]`."""
+    if len(set(names)) < len(names):
+        raise BadInput(f"{where}: a field is given twice in {','.join(names)}")
     rows = cast("list[Any]", said) if isinstance(said, list) else []
     values = [cast("list[object]", row) if isinstance(row, list) else [] for row in rows]
     if not values or any(len(row) != len(names) for row in values):

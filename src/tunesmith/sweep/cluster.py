@@ -81,6 +81,7 @@ def connected(address: str, places: Sequence[Place]) -> Generator[Cluster]:
     except ImportError as error:
         raise MissingEngine("--executor ray needs Ray, which is not installed; pip install 'tunesmith[ray]'") from error
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what a user tunes is nobody's business
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: others on the host would be in what is measured
     address = address or os.environ.get("RAY_ADDRESS", "")
     passed = {name: os.environ[name] for name in (*VARIABLES, "TRITON_CACHE_DIR") if name in os.environ}
     environment = {"env_vars": {**passed, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}

@@ -73,14 +73,15 @@ class Sweep:
         store: the driver's; what workers with another store found is added to it.
         done: where to note what is done.
         before: what an earlier run has done, by device's identity.
+        retry: whether what killed its workers then is tried again.
     """
 
     def __init__(
         self, tasks: Sequence[Task], workers: Mapping[str, Callable[[], Worker]], store: Store, done: Done,
-        watcher: Watcher, before: Mapping[str, Mapping[Task, Result]],
+        watcher: Watcher, before: Mapping[str, Mapping[Task, Result]], retry: bool = False,
     ) -> None:  # fmt: skip
         self._queue, self._makers, self._store, self._done = Queue(tasks), dict(workers), store, done
-        self._watcher, self._before = watcher, before
+        self._watcher, self._before, self._retry = watcher, before, retry
         self._lock = threading.Lock()
         self._alive: dict[str, Worker] = {}
         self._results: list[tuple[Task, Result]] = []
@@ -132,43 +133,42 @@ class Sweep:
             with self._lock:
                 self._alive[name] = worker
             try:
-                identity, why = self._begin(name, worker)
-                if identity:
-                    failed_starts = 0
-                    if self._work(number, name, identity, worker):
-                        return
-                    continue
+                identity = self._begin(name, worker)
+                failed_starts = 0
+                if self._work(number, name, identity, worker):
+                    return
+            except Refused as error:  # another one would say the same
+                self._give_up(name, str(error))
+                return
+            except Lost as error:
+                failed_starts += 1
+                if failed_starts >= STARTS:
+                    self._give_up(name, f"{STARTS} workers could not begin, the last: {error}")
+                    return
             finally:
                 worker.end()
-            failed_starts += 1
-            if failed_starts >= STARTS:
-                self._give_up(name, why)
-                return
 
-    def _begin(self, name: str, worker: Worker) -> tuple[str, str]:
-        """(the identity of a new worker's device, why it could not begin): one of them is empty."""
-        try:
-            hello = worker.begin()
-            identity, kind = str(hello["identity"]), str(hello["kind"])
-            before = self._believed(worker, self._before.get(identity, {}))
-        except (Lost, Refused) as error:
-            if not self._stopping.is_set():
-                self._tell("trouble", name, f"no worker: {error}")
-            return "", str(error)
+    def _begin(self, name: str, worker: Worker) -> str:
+        """The identity of a new worker's device."""
+        hello = worker.begin()
+        identity, kind = str(hello["identity"]), str(hello["kind"])
+        before = self._believed(worker, self._before.get(identity, {}))
         resumed = self._queue.join(identity, kind, before)
         with self._lock:
             self._results += resumed
         self._tell("ready", name, identity)
         if resumed:
             self._tell("resumed", len(resumed))
-        return identity, ""
+        return identity
 
     def _believed(self, worker: Worker, before: Mapping[Task, Result]) -> dict[Task, Result]:
-        """Of what an earlier run has done, what holds today. What failed is left to the journal of failures."""
+        """Of what an earlier run has done, what holds today, and what its workers died of. What failed otherwise is
+        left to the journal of failures."""
+        deadly = {task: result for task, result in before.items() if result.deadly and not self._retry}
         asked = [(task, result) for task, result in before.items() if result.key is not None]
         entries = [{"target": task.target, "key": result.key} for task, result in asked]
         held = worker.still_known(entries) if entries else []
-        return {asked[number][0]: replace(asked[number][1], fate="known") for number in held}
+        return {**deadly, **{asked[number][0]: replace(asked[number][1], fate="known") for number in held}}
 
     def _work(self, number: int, name: str, identity: str, worker: Worker) -> bool:
         """Give a worker tasks until there are none; `False` when it is lost."""
@@ -187,7 +187,7 @@ class Sweep:
                 self._tell("trouble", name, f"{task.title}: the worker is lost: {error}")
                 if self._queue.lost(number, identity) is not None:
                     why = f"{TRIES} workers were lost with it, the last: {error}"
-                    self._note(name, task, Result("failed", identity, error=why))
+                    self._note(name, task, Result("failed", identity, error=why, deadly=True))
                 return False
             for warning in said.pop("warnings", []):
                 self._tell("trouble", name, warning)
@@ -219,7 +219,7 @@ class Sweep:
         with self._lock:
             self._gone[name] = why
         if not self._stopping.is_set():
-            self._tell("trouble", name, f"given up after {STARTS} workers that could not begin: {why}")
+            self._tell("trouble", name, f"given up: {why}")
 
     def _tell(self, what: str, *args: Any) -> None:
         with self._lock:

@@ -57,7 +57,7 @@ class Result:
         config, median_s, ties: of the Choice; none of a failure.
         measured, failed, known: how many Configs were timed or did not work, and how many Trials the store had.
         seconds: from the task's begin to its end, making inputs included.
-        error: why it failed.
+        error: why it failed. deadly: whether its workers died of it.
         key: of the Choice. soft: the versions it was found under.
         row: what the worker's store has of the key, where that is not the driver's.
     """
@@ -75,6 +75,7 @@ class Result:
     compile_s: float = 0.0
     measure_s: float = 0.0
     error: str = ""
+    deadly: bool = False
     key: Mapping[str, Any] | None = None
     soft: Mapping[str, str] = field(default_factory=dict[str, str])
     row: str = ""

@@ -182,7 +182,7 @@ def _searched(
         with watched(_Listener(tell, heard)):
             summary = kernel.tune(
                 budget_s=advice.budget_s or task.budget_s, launches=advice.launches or task.launches,
-                strategy=advice.strategy or task.strategy, isolate=not kernel.why_not_isolated(**arguments),
+                strategy=advice.strategy or task.strategy, isolate=_isolated(kernel, arguments),
                 first=advice.first, **arguments,
             )  # fmt: skip
     except (NoWorkingConfig, BudgetEnded, Busy, BadInput, WorkerLost) as failure:
@@ -193,6 +193,11 @@ def _searched(
     elif summary is not None and journal.failure(key) is not None:
         journal.worked(key)
     return _result(work, summary, seen, error, entry_text(default_store(), key) if work.send else "")
+
+
+def _isolated(kernel: TunedKernel, arguments: Mapping[str, Any]) -> bool:
+    """Whether candidates run in a process of their own: where that is possible, and the author has not said no."""
+    return kernel.declared.isolate is not False and not kernel.why_not_isolated(**arguments)
 
 
 def _result(work: _Work, summary: Summary | None, seen: Summary | None, error: str, row: str) -> Result:

@@ -89,7 +89,6 @@ class LocalWorker:
         self._place, self._orders, self._jobs = place, orders, jobs
         self._child: Child | None = None
         self._stop = threading.Event()
-        self._stop_at: float | None = None
 
     def begin(self) -> Mapping[str, Any]:
         environ = {**os.environ, **self._place.environ(self._jobs)}
@@ -134,7 +133,9 @@ class LocalWorker:
             self._stop.set()
             return
         self._child.interrupt()
-        threading.Timer(STOP_S, self._stop.set).start()
+        last_call = threading.Timer(STOP_S, self._stop.set)
+        last_call.daemon = True  # nobody waits for it once the worker is gone
+        last_call.start()
 
     def end(self) -> None:
         if self._child is not None:
