@@ -148,13 +148,17 @@ def killed(file: Path, store: Path) -> dict[str, Any]:
     rng, before, kills = random.Random(SEED), [], []
     for number in range(KILLS):
         already = finished(store)
-        driver = subprocess.Popen(
-            command(file, "--resume"), env=environment(store), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        said = store.with_name(f"said-{number}")
+        with open(said, "w") as log:
+            driver = subprocess.Popen(
+                command(file, "--resume"), env=environment(store), stdout=subprocess.DEVNULL, stderr=log
+            )
         wanted = already + rng.randint(6, 17)
         while finished(store) < wanted and driver.poll() is None:
             time.sleep(0.2)
         time.sleep(rng.random())
+        if driver.poll() is not None:
+            sys.exit(f"the driver ended by itself:\n{said.read_text()[-3000:]}")
         driver.send_signal(signal.SIGKILL)
         driver.wait()
         time.sleep(0.5)  # its workers are gone
@@ -215,8 +219,14 @@ def poisoned(folder: Path) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
+    parser.add_argument("--only-killed", action="store_true", help="no result: the driver is killed, nothing else")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
+        if options.only_killed:
+            file = Path(scratch) / "problems.yaml"
+            file.write_text(PROBLEMS.format(kernels=KERNELS))
+            print(killed(file, Path(scratch) / "killed"))
+            return
         rows, summary = measured(Path(scratch))
     for name, value in summary.items():
         print(f"{name:18} {value:8.3f}")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from tunesmith.errors import LookupMiss
 from tunesmith.options import options
 from tunesmith.store import default_store
 from tunesmith.sweep.devices import usable_cores
+from tunesmith.sweep.workers import Orders
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are held to cores, and end with their parent")
 
@@ -143,20 +145,12 @@ def test_what_runs_on_another_kind_of_device_is_left_undone(sweep: Sweep, monkey
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     code, answer = sweep("scale", [1, 2], "--devices", "cpu", "--retry")
     assert (code, answer["left"]) == (0, [])
-    import tunesmith.cli.sweep as command
-
-    real = command._maker
-    monkeypatch.setattr(command, "_maker", lambda kind, place, orders, jobs: real(kind, place, simulated(orders), jobs))
+    real = Orders.of
+    monkeypatch.setattr(Orders, "of", lambda *args: replace(real(*args), simulates="cuda:NVIDIA H200:sm_90:132"))
     code, answer = sweep("slow", [1, 2], "--devices", "cpu")
     assert code == 1
     assert [row["problem"] for row in answer["left"]] == ["n=1", "n=2"]
     assert "none of the devices of this sweep (cuda)" in answer["left"][0]["why"]
-
-
-def simulated(orders: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(orders, simulates="cuda:NVIDIA H200:sm_90:132")
 
 
 def test_a_device_that_is_not_there_is_given_up(sweep: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
