@@ -85,7 +85,10 @@ def swept(folder: Path, cpu: bool) -> dict[str, Any]:
     file.write_text(case(cpu).yaml())
     command = [sys.executable, "-m", "tunesmith", "sweep", str(file), "--devices", case(cpu).devices, "--json"]
     start = time.perf_counter()
-    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SWEEP_S)
+    try:
+        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SWEEP_S)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"the sweep took more than {SWEEP_S:g} s")
     wall_s = time.perf_counter() - start
     if not ended.stdout.startswith("{"):
         sys.exit("the sweep failed; what it said is above")

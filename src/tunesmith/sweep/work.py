@@ -44,6 +44,7 @@ class _Work:
     Attributes:
         identity: of its device. kind: of device.
         retry: whether what failed before is tried again. send: whether the driver has another store.
+        warned: what the driver was told once.
     """
 
     identity: str
@@ -52,6 +53,7 @@ class _Work:
     adviser: Adviser | None
     send: bool = False
     kernels: dict[str, TunedKernel] = field(default_factory=dict[str, TunedKernel])
+    warned: set[str] = field(default_factory=set[str])
 
     def kernel(self, target: str) -> TunedKernel:
         if target not in self.kernels:
@@ -140,13 +142,11 @@ def tune(task: Mapping[str, Any], tell: Tell | None = None) -> dict[str, Any]:
     [work] = _work
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
         result = _tuned(work, Task(**task), tell or children.tell)
     gc.collect()  # the inputs leave their memory to the next problem's
-    return {
-        **asdict(replace(result, seconds=time.monotonic() - start)),
-        "warnings": list(dict.fromkeys(str(one.message) for one in said)),
-    }
+    new = [text for text in dict.fromkeys(str(one.message) for one in said) if text not in work.warned]
+    work.warned.update(new)
+    return {**asdict(replace(result, seconds=time.monotonic() - start)), "warnings": new}
 
 
 def _tuned(work: _Work, task: Task, tell: Tell) -> Result:
