@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,10 +20,10 @@ from tunesmith.store import Store
 
 RECORDED = load(Path(__file__).parent / "recordings" / "gemm_M1024_N4096_K8192_h200.json.gz")
 #: Configs of a problem, of the 424 that were measured: every so many.
-CONFIGS = 24
+CONFIGS = 12
 #: where workers wait for each other, and say what it cost them
 FOLDER = Path(os.environ.get("SCALING_FOLDER", "."))
-TRIAL_S = float(os.environ.get("SCALING_TRIAL_S", "0.5"))
+TRIAL_S = float(os.environ.get("SCALING_TRIAL_S", "1.0"))
 
 measured = [trial for trial in RECORDED.trials if isinstance(trial.outcome, Measured)]
 CHOSEN = tuple(trial.config for trial in measured[:: len(measured) // CONFIGS][:CONFIGS])
@@ -36,6 +37,8 @@ class Spent:
 
     commits = 0
     commit_s = 0.0
+    slept_s = 0.0
+    begun = False
 
 
 _add_trials = Store.add_trials
@@ -71,15 +74,26 @@ class SleepingClock:
         at = int(run.state.get("at", 0))
         run.state["at"] = at + 1
         mine = SECONDS[run.config]
-        time.sleep(mine[at % len(mine)] if at else TRIAL_S)
+        takes_s = mine[at % len(mine)] if at else TRIAL_S
+        time.sleep(takes_s)
+        Spent.slept_s += takes_s
         return Sample(mine[at % len(mine)])
 
 
 def inputs(problem: Problem) -> Mapping[str, Any]:
-    """Waits until all workers are there, and says what the tasks before this one cost."""
+    """Waits until all workers are there, and says what the tasks before this one cost.
+
+    The first begins at a random time: workers that race all at once would wait for the few cores there are here.
+    """
     while not (FOLDER / "go").exists():
         time.sleep(0.05)
-    said = {"commits": Spent.commits, "commit_s": Spent.commit_s, "cpu_s": time.process_time(), "at": time.time()}
+    if not Spent.begun:
+        Spent.begun = True
+        time.sleep(random.random() * CONFIGS * TRIAL_S)
+    said = {
+        "commits": Spent.commits, "commit_s": Spent.commit_s, "cpu_s": time.process_time(), "at": time.time(),
+        "slept_s": Spent.slept_s,
+    }  # fmt: skip
     with open(FOLDER / f"spent-{os.getpid()}.jsonl", "a") as file:
         file.write(json.dumps(said) + "\n")
     return {"case": problem["case"]}

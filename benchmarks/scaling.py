@@ -3,19 +3,22 @@
     python benchmarks/scaling.py
 
 A recording of a matrix product on an H200 stands in for the GPU. Each worker is a process with a device of its own; all
-share one store, as the GPUs of a host do, and one driver. A problem has 24 configurations; each trial sleeps for
-0.5 s (compiling, loading and a first launch), then is committed alone; then they race with the recorded times. A
+share one store, as the GPUs of a host do, and one driver. A problem has 12 configurations; each trial sleeps for
+1 s (compiling, loading and a first launch), then is committed alone; then they race with the recorded times. A
 worker has 2 problems on average. So the workers do all that they do with a GPU but for the GPU's and the compilers'
 work, and two cores carry 64 of them.
 
-`efficiency` is the time of 1 worker for its 2 problems over that of N workers for 2 N: from when all are ready to when
-the last problem has ended. `commit_ms` is how long storing a trial takes on average, `cpu_ms` the processor's time of a
-worker for a trial, all of it; `driver_share` is what of a core the driver needs for each worker.
+`busy` is the part of a worker's time that the simulated GPU is at work, from the begin of its first problem to that of
+its last, the hand-out by the driver included; `efficiency` is that over the one of 1 worker. They begin at random times
+within a problem's length, as all racing at once would wait for two cores. `commit_ms` is how long storing a trial takes
+on average, `cpu_ms` the processor's time of a worker for a trial, all of it; `driver_share` is what of a core the
+driver needs for each worker.
 
 `saturated` is the store alone: N processes that commit a trial each as fast as they can for some seconds, all into one
-file (`commits_per_s`). What bounds a host first is the smallest of the three: trials a second that the store can take,
-that a core for each worker can, each divided by what an H200 does (20 trials a second), and workers that a core of the
-driver's can wait for.
+file (`commits_per_s`). `h200s_that_each_carries`: how many GPUs with 20 trials a second, which is an H200 with 16 cores
+that compile, one store can take, with a commit a trial and with two a second as a search does; how many the workers'
+own processor time allows on the cores at hand; how many workers one core of the driver's can wait for. The bottleneck
+is the smallest, two commits a second left out.
 """
 
 from __future__ import annotations
@@ -37,11 +40,12 @@ from _results import FOLDER, write
 
 HERE = Path(__file__).parent
 WORKERS = (1, 2, 4, 8, 16, 32, 64)
-TRIAL_S, EACH, HAMMER_S = 0.5, 2, 3.0
+TRIAL_S, EACH, HAMMER_S = 1.0, 2, 3.0
 #: what one H200 does with 16 cores beside it, compiling included: 424 trials in 21.4 s (triton_cold_search, all)
 TRIALS_PER_S = 20.0
 #: commits a second of a search as it is (`evaluate.STORE_EVERY_S`), whatever its trials
 COMMITS_PER_S = 2.0
+CORES = len(os.sched_getaffinity(0))
 HAMMER = """
 import sys, time
 from pathlib import Path
@@ -122,6 +126,7 @@ def sweep(count: int, folder: Path) -> dict[str, Any]:
     commits = sum(one["commits"] for one in spent)
     return {
         "workers": count, "problems": len(outcome.results), "seconds": max(watcher.ends) - watcher.since,
+        "busy": sum(one["slept_s"] for one in spent) / sum(one["at"] for one in spent),
         "commit_ms": 1e3 * sum(one["commit_s"] for one in spent) / max(1, commits), "commits": commits,
         "cpu_ms": 1e3 * sum(one["cpu_s"] for one in spent) / max(1, commits),
         "driver_share": (time.process_time() - watcher.cpu_s) / (max(watcher.ends) - watcher.since) / count,
@@ -131,7 +136,7 @@ def sweep(count: int, folder: Path) -> dict[str, Any]:
 def last(lines: Sequence[str]) -> list[str]:
     """What a worker had spent, of which the first line is what it took to begin."""
     first, end = json.loads(lines[0]), json.loads(lines[-1])
-    return [json.dumps({name: end[name] - first[name] for name in ("commits", "commit_s", "cpu_s")})]
+    return [json.dumps({name: end[name] - first[name] for name in ("commits", "commit_s", "cpu_s", "at", "slept_s")})]
 
 
 def saturated(count: int) -> dict[str, Any]:
@@ -156,7 +161,7 @@ def bottleneck(rows: Sequence[Mapping[str, Any]], hammered: Sequence[Mapping[str
     return {
         "store": store / TRIALS_PER_S,
         "store as it is": store / COMMITS_PER_S,
-        "a core for each worker": 1e3 / widest["cpu_ms"] / TRIALS_PER_S,
+        "the workers on this machine's cores": CORES * 1e3 / widest["cpu_ms"] / TRIALS_PER_S,
         "driver": 1 / widest["driver_share"],
     }
 
@@ -174,7 +179,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for count in [count for count in WORKERS if count <= options.most]:
         row = run(count)
-        rows.append({**row, "efficiency": (rows[0] if rows else row)["seconds"] / row["seconds"]})
+        rows.append({**row, "efficiency": row["busy"] / (rows[0] if rows else row)["busy"]})
         print(rows[-1], flush=True)
     hammered = [saturated(count) for count in (1, 2, 8, 32) if count <= options.most]
     print(hammered)

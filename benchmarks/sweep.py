@@ -13,6 +13,8 @@ Then, for 8 of them, all configurations are timed in 3 rounds, and the 10 fastes
 apart (M is 1, a multiple of 16, another) and one more each, for which all is compiled. Its time for 480 is scaled by
 their number, and `autotune_s_per_shape` is the mean of the 64: 3 that compile, 61 that do not.
 
+--devices 0,1 sweeps on two GPUs, and does no more than that: its result is named by their number.
+
 --cpu does the same with a C kernel on the CPU, in small, to see that all of it runs.
 """
 
@@ -79,11 +81,11 @@ def named(shape: Sequence[int]) -> str:
 # --- in processes of their own ------------------------------------------------------------------------
 
 
-def swept(folder: Path, cpu: bool) -> dict[str, Any]:
+def swept(folder: Path, cpu: bool, devices: str) -> dict[str, Any]:
     """The sweep, by its command."""
     file = folder / "problems.yaml"
     file.write_text(case(cpu).yaml())
-    command = [sys.executable, "-m", "tunesmith", "sweep", str(file), "--devices", case(cpu).devices, "--json"]
+    command = [sys.executable, "-m", "tunesmith", "sweep", str(file), "--devices", devices, "--json"]
     start = time.perf_counter()
     try:
         ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=SWEEP_S)
@@ -157,28 +159,35 @@ def fresh(job: str, folder: Path, cpu: bool, *more: str) -> Any:
 # --- the benchmark ------------------------------------------------------------------------------------
 
 
-def measure(scratch: Path, cpu: bool) -> tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]:
-    begun = time.perf_counter()
+def measure(scratch: Path, cpu: bool, devices: str) -> dict[str, Any]:
+    """The sweep, every shape of which must have been tuned."""
     os.environ |= {"TUNESMITH_CACHE_DIR": f"{scratch}/sweep/ours", "TRITON_CACHE_DIR": f"{scratch}/sweep/triton"}
     (scratch / "sweep").mkdir()
-    found = swept(scratch / "sweep", cpu)
+    found = swept(scratch / "sweep", cpu, devices)
     tuned = [row for row in found["results"] if row["fate"] == "tuned"]
     print(f"{len(tuned)} shapes in {found['wall_s']:.1f} s", flush=True)
     for row in found["results"]:
         if row["fate"] != "tuned":
             sys.exit(f"{row['problem']}: {row['fate']}: {row['error']}")
+    return found
+
+
+def compare(
+    scratch: Path, cpu: bool, found: Mapping[str, Any], begun: float
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Some shapes checked against all Configs; triton.autotune's times."""
     stocks = stock_on_cpu() if cpu else fresh("stock", scratch / "stock", cpu)
     print(*[f"triton.autotune {row['kind']}: {row['seconds']:.1f} s" for row in stocks], sep="\n", flush=True)
     looked: list[dict[str, Any]] = []
     for shape in case(cpu).checked:
         if time.perf_counter() - begun > CHECK_S:
             sys.exit(f"only {len(looked)} of {len(case(cpu).checked)} shapes were checked in {CHECK_S:g} s")
-        chosen = next(row["config"] for row in tuned if fields(row["problem"]) >= fields(named(shape)))
+        chosen = next(row["config"] for row in found["results"] if fields(row["problem"]) >= fields(named(shape)))
         given = ["--shape", json.dumps(shape), "--chosen", json.dumps(chosen)]
         looked.append(fresh("checked", scratch / "sweep", cpu, *given))
         row = looked[-1]
         print(f"{row['shape']:24} {row['ran']} ran  regret {row['regret']:7.2%}  {row['took_s']:.1f} s", flush=True)
-    return found, looked, stocks
+    return looked, stocks
 
 
 def fields(problem: str) -> set[str]:
@@ -197,6 +206,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
     parser.add_argument("--cpu", action="store_true", help="a small one on the CPU: no result, it only runs")
+    parser.add_argument("--devices", help="GPUs; with several, nothing but the sweep")
     for hidden in ("--job", "--shape", "--chosen"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -206,14 +216,18 @@ def main() -> None:
     if options.job == "checked":
         print(json.dumps(checked(json.loads(options.shape), json.loads(options.chosen), options.cpu)))
         return
+    begun, looked, stocks = time.perf_counter(), [], []
+    devices = options.devices or case(options.cpu).devices
+    alone = "," not in devices
     with tempfile.TemporaryDirectory() as scratch:
-        found, looked, stocks = measure(Path(scratch), options.cpu)
-    summary = {
-        "problems": len(found["results"]), "wall_s": found["wall_s"],
-        "worst_regret": max(row["regret"] for row in looked),
-        "autotune_s_per_shape": per_shape(stocks, len(found["results"])),
-        "sweep_s_per_shape": found["wall_s"] / len(found["results"]),
-    }  # fmt: skip
+        found = measure(Path(scratch), options.cpu, devices)
+        if alone:
+            looked, stocks = compare(Path(scratch), options.cpu, found, begun)
+    count = len(found["results"])
+    summary = {"problems": count, "wall_s": found["wall_s"], "sweep_s_per_shape": found["wall_s"] / count}
+    if alone:
+        summary["worst_regret"] = max(row["regret"] for row in looked)
+        summary["autotune_s_per_shape"] = per_shape(stocks, count)
     print("\n".join(f"{name:22} {value:9.4f}" for name, value in summary.items()))
     if options.cpu:
         return
@@ -224,9 +238,9 @@ def main() -> None:
         *[{"job": "triton.autotune", **row} for row in stocks],
     ]  # fmt: skip
     path = write(
-        "sweep", torch.cuda.get_device_name().split()[-1].lower(),
+        "sweep" if alone else f"sweep_{len(devices.split(','))}_gpus", torch.cuda.get_device_name().split()[-1].lower(),
         protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
-        command="python benchmarks/sweep.py", rows=rows, summary=summary,
+        command="python benchmarks/sweep.py" + ("" if alone else f" --devices {devices}"), rows=rows, summary=summary,
         versions={package: version(package) for package in ("torch", "triton")}, gpu=True, folder=options.folder,
     )  # fmt: skip
     print(path)
