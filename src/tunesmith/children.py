@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,6 +43,8 @@ _WATCH_S = 0.02
 _PRINTED_BYTES = 256 * 1024**2
 #: how a line begins by which a child asks for time
 _MORE_TIME = b'{"more_s"'
+#: how a line begins by which a child says how far it is
+_TOLD = b'{"told"'
 #: a child whose answers have ended is gone within so long, or is killed
 _GONE_S = 5.0
 #: A child's requests and answers go through file descriptors from here on: code that closes, reads or writes one of the
@@ -97,6 +99,18 @@ class Guard:
     memory_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How a child is kept that does a program's work: it may start guarded ones itself, and is not watched.
+
+    Attributes:
+        what, environ: as of `Guard`.
+    """
+
+    what: str
+    environ: Mapping[str, str]
+
+
 def _readable(pipe: int, timeout_s: float) -> bool:
     """Whether there is something to read, or the other end is closed, within this time."""
     with selectors.DefaultSelector() as selector:  # select() knows no file descriptor above 1023
@@ -111,27 +125,29 @@ class Child:
     """One child. It serves one call at a time.
 
     Args:
-        guard: how it is kept, for one that runs more than a compiler.
+        kept: how, for one that runs more than a compiler. It ends with the thread that started it.
 
     Raises:
         OSError: when no process can be started.
     """
 
-    def __init__(self, guard: Guard | None = None) -> None:
+    def __init__(self, kept: Guard | Program | None = None) -> None:
         if getattr(sys, "frozen", False) or not sys.executable:  # a frozen program would start itself, and so on
             raise OSError("this program is not run by a Python that could be started for another process")
-        self._guard, self._mark = guard, f"{os.getpid()}.{secrets.token_hex(8)}"
+        guard = kept if isinstance(kept, Guard) else None
+        self._kept, self._guard, self._mark = kept, guard, f"{os.getpid()}.{secrets.token_hex(8)}"
         self._early = b""  # of an answer, read with the line before it
         self._number = 0  # of the latest request
-        self._what = "compiler" if guard is None else guard.what
+        self._what = "compiler" if kept is None else kept.what
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by `end`
-        start = _START.format(serve="serve" if guard is None else "serve_guarded")
+        start = _START.format(serve="serve" if kept is None else "serve_program" if guard is None else "serve_guarded")
+        environ = {} if kept is None else {**kept.environ, **({MARK: self._mark} if guard is not None else {})}
         self._process = subprocess.Popen(
             [sys.executable, "-c", start, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=None if guard is None else {**guard.environ, MARK: self._mark},
+            env=environ or None,
             start_new_session=True,  # Ctrl-C is the parent's: it kills the group, the compiler's children with it
         )
 
@@ -144,18 +160,23 @@ class Child:
         return self._process.poll() is None
 
     def call(
-        self, function: str, request: Mapping[str, Any], timeout_s: float, stop: threading.Event | None = None
-    ) -> Answer | None:
+        self, function: str, request: Mapping[str, Any], timeout_s: float, stop: threading.Event | None = None,
+        heard: Callable[[Any], object] | None = None,
+    ) -> Answer | None:  # fmt: skip
         """Call `module:name` with keywords. `None` when the child had just ended, unasked, as it was idle.
+
+        Args:
+            timeout_s: it is killed after so long; with `heard`, after so long without a word.
+            heard: is given what the function says (`tell`) while it runs.
 
         Raises:
             Stopped: when `stop` was set; the child is dead then.
         """
         start = time.monotonic()
         try:
-            reply = self._reply(function, request, start + timeout_s, timeout_s, stop)
+            reply = self._reply(function, request, start + timeout_s, timeout_s, stop, heard)
             if isinstance(reply, bytes) and not reply.endswith(b"\n"):
-                reply = self._ended(idle=self._guard is None and not reply)
+                reply = self._ended(idle=self._kept is None and not reply)
         except BaseException:
             self.end()
             raise
@@ -178,12 +199,12 @@ class Child:
 
     def _reply(
         self, function: str, request: Mapping[str, Any], deadline: float, timeout_s: float,
-        stop: threading.Event | None,
+        stop: threading.Event | None, heard: Callable[[Any], object] | None,
     ) -> bytes | Failed:  # fmt: skip
         """The line that answers a request; what `_listen` says otherwise."""
         self._number += 1
         asked = {"function": function, "request": request, "number": self._number}
-        if self._guard is None:
+        if self._kept is None:
             asked["environ"] = dict(os.environ)
         assert self._process.stdin is not None
         try:
@@ -192,8 +213,11 @@ class Child:
         except BrokenPipeError:
             return b""
         reply = self._listen(deadline, timeout_s, stop)
-        while isinstance(reply, bytes) and reply.startswith(_MORE_TIME):
-            more_s = _parsed(reply).get("more_s") or timeout_s
+        while isinstance(reply, bytes) and reply.startswith((_MORE_TIME, _TOLD)):
+            said = _parsed(reply)
+            if heard is not None and "told" in said:
+                heard(said["told"])
+            more_s = said.get("more_s") or timeout_s
             reply = self._listen(time.monotonic() + more_s, more_s, stop)
         return reply
 
@@ -252,6 +276,12 @@ class Child:
         self._log.seek(0)  # the child writes through the same file offset
         self._log.truncate()
         return text, size
+
+    def interrupt(self) -> None:
+        """Ctrl-C for it: it puts away what it has in hand, and ends."""
+        if self.is_alive:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGINT)
 
     def end(self) -> None:
         """Kill it and all that it started."""
@@ -376,16 +406,27 @@ def serve() -> None:
     _answer_requests(IDLE_S)
 
 
+def serve_program() -> None:
+    """Answer requests for as long as the parent lives."""
+    if sys.platform != "linux" or _dies_with_its_parent():
+        _answer_requests(None)
+
+
+def _dies_with_its_parent() -> bool:
+    """See to it; whether the parent lives."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # who hangs reads no end of file
+    return os.getppid() == parent
+
+
 def serve_guarded() -> None:
     """Answer requests for as long as the parent lives."""
     if sys.platform == "linux":
         import resource
 
-        prctl, parent = ctypes.CDLL(None).prctl, os.getppid()
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a candidate that hangs reads no end of file
-        prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a candidate leaves behind stays ours to find
-        if os.getppid() != parent:
+        if not _dies_with_its_parent():
             return
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a candidate leaves behind stays ours to find
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")  # of all processes this is the one to lose
@@ -404,6 +445,13 @@ def take_time(seconds: float | None) -> None:
     own deadline begins anew."""
     for answers in _answers:
         answers.write(json.dumps({"more_s": seconds}) + "\n")
+        answers.flush()
+
+
+def tell(said: Any) -> None:
+    """Within a call: say something of JSON types to the caller while it goes on."""
+    for answers in _answers:
+        answers.write(json.dumps({"told": said}) + "\n")
         answers.flush()
 
 

@@ -317,7 +317,7 @@ class Evaluation:
         """
         asked = perf_counter()
         wait_s = max(0.0, self.effort.wait_s - self._waited_s)
-        with self.store.device_lock(self.subject.device.place, wait_s) as alone:
+        with self.store.device_lock(self.subject.device.places, wait_s) as alone:
             start = perf_counter()
             if not alone:
                 name = self.subject.device.name

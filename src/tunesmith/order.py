@@ -23,10 +23,13 @@ from tunesmith.subject import Predict, Subject
 NEIGHBOURS = 3
 
 
-def promising(subject: Subject, default: Callable[[], Config], store: Store) -> list[Config]:
-    """The Configs to begin with: the default, and the winners of the nearest Problems, as far as the Space has them."""
+def promising(
+    subject: Subject, default: Callable[[], Config], store: Store, advised: Sequence[Config] = ()
+) -> list[Config]:
+    """The Configs to begin with: those that were advised, the default, and the winners of the nearest Problems, as far
+    as the Space has them."""
     near = [store.choice(key) for key in store.near(subject.key, NEIGHBOURS)]
-    found = dict.fromkeys([default(), *[stored.choice.config for stored in near if stored is not None]])
+    found = dict.fromkeys([*advised, default(), *[stored.choice.config for stored in near if stored is not None]])
     return [config for config in found if config in subject.space]
 
 

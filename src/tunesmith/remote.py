@@ -106,6 +106,8 @@ class RemoteBench:
     #: what the present worker has loaded, and what it has launched
     _there: set[Config] = field(default_factory=set[Config])
     _launched: set[Config] = field(default_factory=set[Config])
+    #: whether the present worker ran candidates of an earlier search
+    _used: bool = False
 
     def __enter__(self) -> RemoteBench:
         return self
@@ -116,7 +118,10 @@ class RemoteBench:
         self._held.clear()
 
     def close(self) -> None:
-        """End the worker; nothing is left of it."""
+        """End the worker, and nothing is left of it; or keep it for the next search where that is asked for."""
+        if self._child is not None and _keeping and self._child.is_alive and not _spare:
+            _spare.append(self._child)
+            self._child = None
         self._end()
         if self._folder is not None:
             self._folder.cleanup()
@@ -163,7 +168,7 @@ class RemoteBench:
 
         What another wrote where it should not may have been what this one died of.
         """
-        others = bool(self._launched - {config})
+        others = self._used or bool(self._launched - {config})
         answer = self._step(what, config)
         if answer.died and others:
             answer = self._step(what, config)
@@ -224,16 +229,16 @@ class RemoteBench:
                 self._told = packed(recipe.arguments, Path(self._folder.name))
             except OSError as error:  # the disk is full
                 raise WorkerLost(f"no worker for {recipe.target}: its inputs can't be written: {error}") from error
-        environ = {name: value for name, value in os.environ.items() if name not in _NOT_A_WORKERS}
-        limit = recipe.memory_bytes or int(MEMORY_SHARE * free_bytes())
-        try:
-            self._child = Child(Guard("candidate", environ, limit))
-        except OSError as error:  # no process can be started
-            raise WorkerLost(f"no worker for {recipe.target}: {error}") from error
         request = {
             "target": recipe.target, "fixed": dict(recipe.fixed), "key": recipe.key.to_data(),
             "problem": recipe.problem.text, "arguments": self._told, "device": recipe.device, "argv": sys.argv,
         }  # fmt: skip
+        if _spare:
+            self._child, self._used = _spare.pop(), True
+            if self._call("begin", request, OPEN_S).failed is None:
+                return
+            self._end()  # it has suffered, or has no room left: a new one will tell
+        self._child = self._new_child()
         answer = self._call("begin", request, OPEN_S)
         if answer.failed is not None:
             self._end()
@@ -242,12 +247,34 @@ class RemoteBench:
                 "in this process"
             )
 
+    def _new_child(self) -> Child:
+        environ = {name: value for name, value in os.environ.items() if name not in _NOT_A_WORKERS}
+        limit = self.recipe.memory_bytes or int(MEMORY_SHARE * free_bytes())
+        try:
+            return Child(Guard("candidate", environ, limit))
+        except OSError as error:  # no process can be started
+            raise WorkerLost(f"no worker for {self.recipe.target}: {error}") from error
+
     def _end(self) -> None:
+        self._used = False
         self._there.clear()
         self._launched.clear()
         if self._child is not None:
             self._child.end()
             self._child = None
+
+
+#: A worker that has ended a search well, for the next one: torch and a CUDA context take seconds to make.
+_spare: list[Child] = []
+_keeping: list[bool] = []
+
+
+def keep_workers() -> None:
+    """From now on a worker that has ended its search well serves this process's next one, whatever its kernel.
+
+    For a process that searches one problem after the other on one device, in one thread.
+    """
+    _keeping[:] = [True]
 
 
 class RemoteClock:

@@ -87,6 +87,7 @@ class Effort:
         candidates: Configs at most, `None` for as many as the strategy wants. Of a kernel with a model they are those
             that the model ranks first, and a tenth from the others.
         launches: timed launches at most, `None` for no limit.
+        first: Configs to begin with, ahead of the default and of what near Problems chose.
         jobs: compilers at once.
         pick: how the winner is picked of what was measured.
         margin, confidence: the race goes on until the best is known within this part, this sure.
@@ -108,6 +109,7 @@ class Effort:
     launches: int | None = None
     near: tuple[Solved, ...] = ()
     ties: bool = True
+    first: tuple[Config, ...] = ()
 
     def verdict(self, trials: Sequence[Trial], incumbent: Config | None = None) -> Verdict | None:
         """What the Trials say; they are in the Space's order."""

@@ -90,7 +90,7 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     state.incumbent = getattr(subject.kernel, "stays", None) or state.incumbent
     say(Started(subject.kernel.name, subject.exact, subject.space.cardinality, cut, len(known), effort.budget_s))
     with searching(), closing(state):
-        first = promising(subject, default, store) if legal != [] else []
+        first = promising(subject, default, store, effort.first) if legal != [] else []
         since = "" if concluded is None else concluded.searched_at
         _follow(state, known, first, *_to_time_again(state, known, stored, since))
         _check_winner(state, known)

@@ -210,7 +210,7 @@ class TunedKernel:
 
     def tune(
         self, *args: Any, budget_s: float | None = None, strategy: str | None = None, launches: int | None = None,
-        isolate: bool | None = None, near: Sequence[str | Path | Solved] = (),
+        isolate: bool | None = None, near: Sequence[str | Path | Solved] = (), first: Sequence[Config] = (),
         **kwargs: Any,
     ) -> Summary:  # fmt: skip
         """Search for a call's arguments now, whatever the policy; what is known already is not measured again.
@@ -222,6 +222,7 @@ class TunedKernel:
             isolate: as of `autotune`, for this search.
             near: of strategy `transfer`, what is known beside the store: tables of ours (of another GPU, say) and
                 recordings, as paths, or `Solved` Problems. Where given, that is the strategy.
+            first: Configs to begin with, as far as the Space has them.
 
         Raises:
             BadInput: under TUNESMITH_READ_ONLY; for a file of `near` that can't be used.
@@ -232,7 +233,7 @@ class TunedKernel:
         subject = self._isolation.of(self.subject(*args, **kwargs), isolate)
         name = self.declared.name_for(self.kernel.name)
         effort = self._subjects.effort(budget_s, strategy, launches, known_from(near, name))
-        return self._offline.tune(subject, effort)
+        return self._offline.tune(subject, replace(effort, first=tuple(first)))
 
     def refresh(self, *args: Any, best: int = BEST, anyway: bool = False, **kwargs: Any) -> Refreshed | None:
         """Race what is stored for a call's arguments against the next best of then, if it was found under other

@@ -65,6 +65,8 @@ class _NothingMeasured(Authority):
 
 
 _work: list[_Work] = []
+#: whether this process has begun a search before
+_begun: list[bool] = []
 
 
 def begin(
@@ -79,8 +81,11 @@ def begin(
     """
     sys.argv[:] = argv
     options.cache_clear()
-    decided_everywhere_by(_NothingMeasured())
-    kernel = _kernel_at(target)
+    if not _begun:
+        decided_everywhere_by(_NothingMeasured())
+        _begun.append(True)
+    _put_away()
+    kernel = kernel_at(target)
     if fixed:
         kernel = kernel.fix(**fixed)
     if device is not None:
@@ -99,6 +104,14 @@ def begin(
     return None
 
 
+def _put_away() -> None:
+    """An earlier search's candidates and inputs leave room for the next one's."""
+    for work in _work:
+        work.bench.__exit__(None, None, None)
+    _work.clear()
+    gc.collect()
+
+
 def _unhurried(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
     """The same, for which a candidate's deadline does not count: a function of the author's."""
     if function is None:
@@ -115,7 +128,12 @@ def _unhurried(function: Callable[..., Any] | None) -> Callable[..., Any] | None
     return unhurried
 
 
-def _kernel_at(target: str) -> TunedKernel:
+def kernel_at(target: str) -> TunedKernel:
+    """The tuned kernel that another process named.
+
+    Raises:
+        BadInput: when there is none.
+    """
     place, _, attribute = target.rpartition(":")
     found = behind(attribute_of(module_of(place), attribute))
     if not isinstance(found, TunedKernel):

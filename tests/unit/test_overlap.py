@@ -151,7 +151,7 @@ def test_the_device_is_free_for_others_while_compilers_are_waited_for(tmp_path: 
 
     def watch(event: Event) -> None:
         def look() -> None:
-            with default_store().device_lock(H200.place, 0.0) as mine:
+            with default_store().device_lock(H200.places, 0.0) as mine:
                 free.append(mine)
 
         if isinstance(event, Compiled):

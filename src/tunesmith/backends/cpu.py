@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import sys
@@ -12,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tunesmith.core.device import Device, known_devices
+from tunesmith.core.device import Device, known_devices, spell_cores
 from tunesmith.errors import BadInput, MissingEngine
 from tunesmith.options import usable_cores
 from tunesmith.workers import run_command
@@ -27,7 +28,8 @@ def cpu() -> Device:
     facts = _facts()
     flags = set(facts.get("flags", facts.get("Features", "")).split())
     levels = [level for level in _LEVELS if level in flags and not (level == "avx" and "avx2" in flags)]
-    return Device("cpu", _name(facts), " ".join([platform.machine(), *levels]), usable_cores())
+    uid = spell_cores(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ""
+    return Device("cpu", _name(facts), " ".join([platform.machine(), *levels]), usable_cores(), uid=uid)
 
 
 def cpu_flags() -> str:
@@ -122,10 +124,12 @@ def gpu_at(index: int) -> Device:
     hip = getattr(torch.version, "hip", None) is not None
     arch = re.sub(":.*", "", found.gcnArchName) if hip else f"sm_{found.major}{found.minor}"
     known = next((d for d in known_devices() if d.name == found.name and d.arch == arch), None)
+    # not the index, which says something else where CUDA_VISIBLE_DEVICES leaves others out
+    uid = str(getattr(found, "uuid", index))
     if known is not None:
-        return replace(known, units=found.multi_processor_count, uid=str(index))
+        return replace(known, units=found.multi_processor_count, uid=uid)
     return Device(
-        "hip" if hip else "cuda", found.name, arch, found.multi_processor_count, uid=str(index),
+        "hip" if hip else "cuda", found.name, arch, found.multi_processor_count, uid=uid,
         registers_per_unit=getattr(found, "regs_per_multiprocessor", 0),
         # torch before 2.5 tells what a block gets without asking: less than it can have, and no limit
         shared_bytes_per_block=getattr(found, "shared_memory_per_block_optin", 0),

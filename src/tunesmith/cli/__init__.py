@@ -26,6 +26,7 @@ from tunesmith.cli.guard import guard
 from tunesmith.cli.kernels import kernels
 from tunesmith.cli.output import CANNOT_TELL, GOOD, INTERRUPTED, NO, USAGE, Commands, installed, note
 from tunesmith.cli.record import record
+from tunesmith.cli.sweep import sweep
 from tunesmith.cli.tune import tune
 from tunesmith.cli.verify import verify
 from tunesmith.errors import BadInput, Busy, StoreError, TunesmithError, TunesmithWarning, unknown
@@ -40,6 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(tune)
+app.command()(sweep)
 app.command()(explain)
 app.command()(verify)
 app.command()(record)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -65,23 +65,35 @@ def gc(
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The JSON file to write.")], json: AsJson = False
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The JSON file to write, or s3://…, gs://…, az://….")],
+    json: AsJson = False,
 ) -> None:
     """Write everything that is known to one JSON file, for another machine's `store merge`."""
+    from tunesmith.cli.remote import put
     from tunesmith.store import default_store
 
-    _report("store-export", f"wrote {file}:", default_store().export(file), json)
+    with put(file) as path:
+        counts = default_store().export(path)
+    _report("store-export", f"wrote {file}:", counts, json)
 
 
 @app.command()
 def merge(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `store export` wrote, or another store.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE…", help="What `store export` wrote, a path or a URL, or another store's file."),
+    ],
     json: AsJson = False,
 ) -> None:
-    """Add what another store knows. What is here stays; doing it twice adds nothing."""
+    """Add what other stores know. What is here stays; doing it twice adds nothing."""
+    from tunesmith.cli.remote import fetched
     from tunesmith.store import default_store
 
-    _report("store-merge", "added", default_store().merge(file), json)
+    counts: Counter[str] = Counter()
+    for file in files:
+        with fetched(file) as path:
+            counts.update(default_store().merge(path))
+    _report("store-merge", "added", counts, json)
 
 
 app.command()(refresh)

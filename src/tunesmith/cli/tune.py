@@ -94,7 +94,7 @@ def tune(
         kernel = find_target(target)
         todo = wanted(kernel, problem, problems)
         kernel = hold(kernel, fix)
-        _check(budget, launches, strategy)
+        check_limits(budget, launches, strategy)
         if todo.others:
             note(f"skipped {rows_of_others(todo.others)}")
         by_hand = len(todo.problems) if retry else todo.typed
@@ -135,7 +135,12 @@ def isolated(kernel: TunedKernel, asked: bool | None, arguments: Mapping[str, An
     return not why
 
 
-def _check(budget: float | None, launches: int | None, strategy: str | None) -> None:
+def check_limits(budget: float | None, launches: int | None, strategy: str | None) -> None:
+    """Refuse limits of a search that make no sense.
+
+    Raises:
+        BadInput: naming the good ones.
+    """
     from tunesmith.search import STRATEGIES
 
     if budget is not None and not (budget > 0 and math.isfinite(budget)):

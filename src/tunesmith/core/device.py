@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tunesmith.errors import BadInput, unknown
@@ -22,7 +22,8 @@ class Device:
         arch: `sm_90`, `gfx942`, or a CPU's instruction sets.
         units: streaming multiprocessors, compute units, or the CPU cores this process may use.
         registers_per_unit: 32-bit registers.
-        uid: which one of several alike chips of a host it is.
+        uid: which one of several alike chips of a host it is; of a CPU, the cores that this process may use (`0-3,8`),
+            where that can be told.
         shared_bytes_per_block: the most a block can ask for.
         bandwidth: bytes/s of device memory.
         peak: FLOP/s by dtype name, dense.
@@ -56,9 +57,47 @@ class Device:
         return f"{self.kind}:{self.name}:{self.arch}:{self.units}"
 
     @property
-    def place(self) -> str:
-        """The piece of hardware that two searches must not use at once: all of a host's cores are one."""
-        return "cpu" if self.kind == "cpu" else f"{self.kind}:{self.name}:{self.uid}"
+    def places(self) -> tuple[str, ...]:
+        """The pieces of hardware that two searches must not use at once: of a CPU each core."""
+        if self.kind != "cpu":
+            return (f"{self.kind}:{self.name}:{self.uid}",)
+        return tuple(f"cpu:{core}" for core in cores_of(self.uid)) if self.uid else ("cpu",)
+
+
+def cores_of(text: str) -> tuple[int, ...]:
+    """The cores of a set, as Linux spells it, in ascending order.
+
+    >>> cores_of("0-3,8")
+    (0, 1, 2, 3, 8)
+
+    Raises:
+        BadInput: for text that is no such set.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal() and len(first) < 6 and len(last) < 6):
+            raise BadInput(f"{part.strip()!r} is no core or range of cores; good ones: 0 and 4-7, several as 0-3,8")
+        if int(last) < int(first):
+            raise BadInput(f"{part.strip()!r} is a range that ends before it begins; good ones: 4-7")
+        found.update(range(int(first), int(last) + 1))
+    return tuple(sorted(found))
+
+
+def spell_cores(cores: Iterable[int]) -> str:
+    """A set of cores as `cores_of` reads it.
+
+    >>> spell_cores([8, 0, 1, 2, 3])
+    '0-3,8'
+    """
+    runs: list[list[int]] = []
+    for core in sorted(set(cores)):
+        if runs and core == runs[-1][1] + 1:
+            runs[-1][1] = core
+        else:
+            runs.append([core, core])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def _nvidia(

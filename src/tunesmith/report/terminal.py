@@ -15,7 +15,9 @@ from tunesmith.events import Event, Summary, watched
 from tunesmith.report.compilations import CompilationRow, compilation_table
 from tunesmith.report.explanation import Explanation
 from tunesmith.report.progress import Progress
+from tunesmith.report.sweeping import sweep_line, sweep_tables
 from tunesmith.report.table import fact_table, result_table, score_table
+from tunesmith.sweep.drive import Outcome
 
 __all__ = [
     "Progress",
@@ -25,6 +27,7 @@ __all__ = [
     "print_line",
     "print_results",
     "print_scores",
+    "print_sweep",
     "score_table",
     "watch",
 ]
@@ -62,6 +65,13 @@ def print_scores(summary: Summary, top: int = 10) -> None:
 def print_results(results: Sequence[tuple[Problem, Summary | None, str, str]]) -> None:
     """Print a line for each of several searches on standard output: (problem, Summary if any, error if any, change)."""
     Console().print(result_table(results))
+
+
+def print_sweep(outcome: Outcome, took_s: float, n_workers: int) -> None:
+    """Print on standard output what came of a sweep: a table for each kind of device, and a line about all."""
+    console = Console()
+    console.print(sweep_tables(outcome))
+    console.print(Text(sweep_line(outcome, took_s, n_workers)))
 
 
 def print_line(text: str) -> None:

@@ -57,6 +57,28 @@ def export(store: Store, path: Path) -> dict[str, int]:
     }
 
 
+def entry_text(store: Store, key: Key) -> str:
+    """What one's own store knows of a Key, as one line of an export's `keys`; empty if nothing."""
+    found = Entry(key, store.choice(key), store.trials(key))
+    return _entry_text(found) if found.choice is not None or found.history else ""
+
+
+def add_text(store: Store, text: str) -> dict[str, int]:
+    """Add what `entry_text` said of another host's store.
+
+    Raises:
+        StoreError: for text that is none, or when this store cannot be written.
+    """
+    try:
+        entry = _read_entry(json.loads(text))
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise StoreError(f"another host's results cannot be read: {type(error).__name__}: {error}") from None
+    try:
+        return store.write(lambda connection: _add(connection, [entry]))
+    except Trouble as trouble:
+        raise StoreError(f"cannot merge into {trouble}") from trouble
+
+
 def _gather(store: Store) -> list[Entry]:
     """Every source's rows, those of one Key together; what several sources know, once."""
     found: dict[Key, Entry] = {}

@@ -13,8 +13,8 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -153,21 +153,29 @@ class Locks:
             lock.release()
 
     @contextmanager
-    def device(self, identity: str, wait_s: float | None) -> Generator[bool]:
-        """Whether this thread alone measures on a device of this host, whatever store a process uses."""
-        held = _held
-        lock = self._exclusion(device_lock_name(identity), host_folder())
-        name = self._folder / identity
-        others = any(other != name for other in held.devices)
-        if not lock.acquire(0.0 if others else wait_s, OTHER_THREAD_S):
-            yield False
-            return
-        held.devices.append(name)
-        try:
-            yield True
-        finally:
-            held.devices.remove(name)
-            lock.release()
+    def devices(self, names: Sequence[str], wait_s: float | None) -> Generator[bool]:
+        """Whether this thread alone measures on devices of this host, whatever store a process uses.
+
+        They are taken in one order by everybody, so that of two who want some of the same nobody waits in a circle.
+        """
+        held, wanted = _held, sorted(set(names))
+        mine = [self._folder / name for name in wanted]
+        wait_s = 0.0 if any(other not in mine for other in held.devices) else wait_s
+        end = None if wait_s is None else monotonic() + wait_s
+        with ExitStack() as taken:
+            for name in wanted:
+                lock = self._exclusion(device_lock_name(name), host_folder())
+                if not lock.acquire(None if end is None else max(0.0, end - monotonic()), OTHER_THREAD_S):
+                    taken.close()
+                    yield False
+                    return
+                taken.callback(lock.release)
+            held.devices += mine
+            try:
+                yield True
+            finally:
+                for path in mine:
+                    held.devices.remove(path)
 
     @contextmanager
     def file(self, name: str, wait_s: float) -> Generator[bool]:

@@ -159,14 +159,18 @@ class Store:
         """
         return self._locks.claim(key.digest, wait_s)
 
-    def device_lock(self, device: str, wait_s: float | None) -> AbstractContextManager[bool]:
-        """One measurement at a time on this host's devices of this identity. Re-entrant within a thread.
+    def device_lock(self, device: str | Sequence[str], wait_s: float | None) -> AbstractContextManager[bool]:
+        """One measurement at a time on a device of this host, or on several that are one (a CPU's cores). Re-entrant
+        within a thread.
+
+        Args:
+            device: its name, or those of its parts, all of which are taken.
 
         Yields:
             Whether it is held: False after `wait_s` in vain (`None`: no limit), and at once when this thread holds
             another device's lock and this one is taken.
         """
-        return self._locks.device(device, wait_s)
+        return self._locks.devices((device,) if isinstance(device, str) else device, wait_s)
 
     def _locks_unusable(self, what: str) -> None:
         if self.uncached is None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from uuid import UUID
 
 from tunesmith.backends.cpu import gpu_at
 from tunesmith.backends.cuda.compile import INSTALL
@@ -89,16 +90,23 @@ def device_at(index: int) -> Device:
     arch = f"sm_{read('COMPUTE_CAPABILITY_MAJOR')}{read('COMPUTE_CAPABILITY_MINOR')}"
     units = read("MULTIPROCESSOR_COUNT")
     known = next((d for d in known_devices() if d.name == name and d.arch == arch), None)
+    uid = _uid(handle, index)
     if known is not None:
-        return replace(known, units=units, uid=str(index))
+        return replace(known, units=units, uid=uid)
     return Device(
-        "cuda", name, arch, units, uid=str(index),
+        "cuda", name, arch, units, uid=uid,
         registers_per_unit=read("MAX_REGISTERS_PER_MULTIPROCESSOR"),
         shared_bytes_per_block=read("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         shared_bytes_per_unit=read("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
         threads_per_unit=read("MAX_THREADS_PER_MULTIPROCESSOR"), warp=read("WARP_SIZE"), l2_bytes=read("L2_CACHE_SIZE"),
         memory_bytes=int(done(cuda.cuDeviceTotalMem(handle), "a GPU's memory")),
     )  # fmt: skip
+
+
+def _uid(handle: Any, index: int) -> str:
+    """Which of a host's GPUs it is, as torch says it; not the index, which CUDA_VISIBLE_DEVICES changes."""
+    read = getattr(driver(), "cuDeviceGetUuid", None)
+    return str(index) if read is None else str(UUID(bytes=done(read(handle), "a GPU's UUID").bytes))
 
 
 def current_index() -> int:

@@ -1,0 +1,274 @@
+"""A sweep over 200 problems of the shipped CPU kernels, with two workers, local and on Ray; killed ten times. No GPU.
+
+    python benchmarks/sweep_cpu.py
+
+Softmax, matrix product and convolution in C, of tiny sizes, most knobs held (9 to 20 configurations), measured in
+earnest by two workers, each on a core of its own.
+
+`local` and `ray` sweep all of it into an empty store each. Their choices agree where they are the same configuration or
+one that the other's search could not tell from its own (a tie). Where they do not, the two configurations are timed in
+60 rounds side by side on one core, and the median paired ratio says how much slower one of them is: within the margin
+of 1 % that is a tie, too (`same_or_tied`). `within_3_percent` counts more of them, `worst_ratio` is the largest.
+
+`killed` sweeps it once more, and the driver is killed (SIGKILL) ten times, each after a random number of problems and
+a random time, and started again with --resume. At each kill the store is looked at: of a problem that has its choice,
+no Trial may be added later (`measured_twice` counts those). Of the problems under way, the Trials that were stored and
+timed again beside the rest are counted (`timed_again`).
+
+`worker` kills a worker in the middle of 40 problems; `poison` has a problem whose inputs kill whatever makes them among
+12: all others must come to their end (`left_undone`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from _results import FOLDER, version, write
+
+HERE = Path(__file__).parent
+KERNELS = HERE / "_sweep_kernels.py"
+PROBLEMS = """
+targets: [{kernels}:softmax, {kernels}:matmul, {kernels}:conv2d]
+problems:
+  - kernel: softmax
+    rows: [8, 16, 24, 32, 48, 64, 96, 128, 192, 256]
+    n: [32, 64, 96, 128, 192, 256, 384, 512, 768, 1024]
+  - kernel: matmul
+    M: [8, 16, 24, 32, 48, 64, 80, 96, 112, 128]
+    N,K: [[64, 64], [128, 64], [64, 128], [96, 96], [128, 128], [256, 128]]
+  - kernel: conv2d
+    N: 1
+    C: [4, 8]
+    H,W: [[16, 16], [20, 20], [24, 24], [28, 28], [32, 32]]
+    K: [8, 16]
+    R,S: [[1, 1], [3, 3]]
+"""
+COUNT, KILLS, SEED, ROUNDS = 200, 10, 0, 60
+DEVICES = "cpu:0,cpu:1"
+#: a search picks among those within 1 % of the fastest
+LIMITS = {"same_or_tied": 1.01, "within_3_percent": 1.03}
+
+
+def command(file: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "tunesmith", "sweep", str(file), "--devices", DEVICES, "--json", *more]
+
+
+def environment(store: Path) -> dict[str, str]:
+    return {**os.environ, "TUNESMITH_CACHE_DIR": str(store)}
+
+
+def swept(file: Path, store: Path, *more: str) -> dict[str, Any]:
+    """One whole sweep: its answer."""
+    ended = subprocess.run(command(file, *more), env=environment(store), capture_output=True, text=True)
+    if not ended.stdout.startswith("{"):
+        sys.exit(f"the sweep failed:\n{ended.stderr[-3000:]}")
+    return json.loads(ended.stdout)
+
+
+# --- the same choices ---------------------------------------------------------------------------------
+
+
+def choices(store: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """By kernel and problem, what a store has chosen."""
+    with sqlite3.connect(store / "store.sqlite") as connection:
+        found = connection.execute("SELECT k.data, c.data FROM keys k JOIN choices c ON c.key = k.id").fetchall()
+    rows = [(json.loads(key), json.loads(choice)) for key, choice in found]
+    return {(key["kernel"], key["problem"]): choice for key, choice in rows}
+
+
+def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one["config"] in [other["config"], *other["ties"]] or other["config"] in one["ties"]
+
+
+def ratio(kernel: str, problem: str, configs: Sequence[Mapping[str, Any]]) -> float:
+    """Of two Configs timed side by side, the slower one's time over the other's."""
+    import _sweep_kernels
+
+    from tunesmith import Config, Measured, Problem
+    from tunesmith.core.stats import paired_ratio
+
+    tuned = getattr(_sweep_kernels, kernel.partition("[")[0])
+    made = tuned.inputs(tuned.typed(Problem.parse(problem)))
+    recorded = tuned.record(**made, rounds=ROUNDS, only=[Config(config) for config in configs], isolate=False)
+    samples = [
+        {s.round: s.seconds for s in trial.outcome.samples}
+        for trial in recorded.trials if isinstance(trial.outcome, Measured)
+    ]  # fmt: skip
+    shared = sorted(samples[0].keys() & samples[1].keys())
+    found = paired_ratio([samples[0][r] for r in shared], [samples[1][r] for r in shared])[0]
+    return max(found, 1 / found)
+
+
+def compared(ours: Path, theirs: Path) -> dict[str, Any]:
+    one, other = choices(ours), choices(theirs)
+    differ = [name for name in one if not agree(one[name], other[name])]
+    os.sched_setaffinity(0, {0})
+    ratios = {
+        f"{name[0]}({name[1]})": ratio(*name, [one[name]["config"], other[name]["config"]]) for name in differ
+    }  # fmt: skip
+    os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    return {
+        "problems": len(one), "same_problems": one.keys() == other.keys(),
+        "same": sum(one[name]["config"] == other[name]["config"] for name in one),
+        "tied": len(one) - len(differ), "differing": ratios,
+        **{name: len(one) - sum(of > limit for of in ratios.values()) for name, limit in LIMITS.items()},
+    }  # fmt: skip
+
+
+# --- killed -------------------------------------------------------------------------------------------
+
+
+def history(store: Path) -> tuple[set[int], dict[int, list[tuple[str, str]]]]:
+    """(keys that have a Choice, by key the (config, search's date) of every Trial)."""
+    trials: dict[int, list[tuple[str, str]]] = {}
+    if not (store / "store.sqlite").exists():
+        return set(), trials
+    with sqlite3.connect(store / "store.sqlite") as connection:
+        chosen = {key for (key,) in connection.execute("SELECT key FROM choices")}
+        for key, config, at in connection.execute("SELECT key, config, at FROM trials"):
+            trials.setdefault(key, []).append((config, at))
+    return chosen, trials
+
+
+def finished(store: Path) -> int:
+    """How many problems the sweep's own file says are done."""
+    return sum(path.read_bytes().count(b'"task"') for path in (store / "sweeps").glob("*.jsonl"))
+
+
+def killed(file: Path, store: Path) -> dict[str, Any]:
+    rng, before, kills = random.Random(SEED), [], []
+    for number in range(KILLS):
+        already = finished(store)
+        said = store.with_name(f"said-{number}")
+        with open(said, "w") as log:
+            driver = subprocess.Popen(
+                command(file, "--resume"), env=environment(store), stdout=subprocess.DEVNULL, stderr=log
+            )
+        wanted = already + rng.randint(6, 17)
+        while finished(store) < wanted and driver.poll() is None:
+            time.sleep(0.2)
+        time.sleep(rng.random())
+        if driver.poll() is not None:
+            sys.exit(f"the driver ended by itself:\n{said.read_text()[-3000:]}")
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+        time.sleep(0.5)  # its workers are gone
+        before.append(history(store))
+        kills.append({"kill": number, "done": finished(store), "chosen": len(before[-1][0])})
+        print(kills[-1], flush=True)
+    start = time.monotonic()
+    answer = swept(file, store, "--resume")
+    _, after = history(store)
+    twice = {
+        (key, *trial)
+        for chosen, trials in before for key in chosen for trial in set(after[key]) - set(trials[key])
+    }  # fmt: skip
+    again = sum(len(mine) - len({config for config, _ in mine}) for mine in after.values())
+    return {
+        "job": "killed", "kills": kills, "wall_last_s": time.monotonic() - start, "measured_twice": len(twice),
+        "timed_again": again, "trials": sum(map(len, after.values())),
+        "left": len(answer["left"]), "failed": sum(row["fate"] == "failed" for row in answer["results"]),
+        "problems": len(answer["results"]),
+    }  # fmt: skip
+
+
+# --- deaths -------------------------------------------------------------------------------------------
+
+
+def worker_killed(folder: Path) -> dict[str, Any]:
+    file, store = folder / "forty.yaml", folder / "worker"
+    file.write_text(
+        f"targets: ['{KERNELS}:softmax']\nproblems: [{{rows: [1, 2, 4, 8], n: {{range: [16, 160, 16]}}}}]\n"
+    )
+    sweep = subprocess.Popen(command(file), env=environment(store), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while finished(store) < 5 and sweep.poll() is None:
+        time.sleep(0.2)
+    mine = subprocess.run(["pgrep", "-P", str(sweep.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(mine[0]), signal.SIGKILL)
+    out, said = sweep.communicate()
+    answer = json.loads(out)
+    return {
+        "job": "worker", "problems": len(answer["results"]), "left": len(answer["left"]),
+        "failed": sum(row["fate"] == "failed" for row in answer["results"]), "lost_workers": said.count(b"is lost"),
+    }  # fmt: skip
+
+
+def poisoned(folder: Path) -> dict[str, Any]:
+    file = folder / "poison.yaml"
+    file.write_text(f"targets: ['{KERNELS}:poisoned']\nproblems: [n: {{range: [8, 19, 1]}}]\n")
+    answer = swept(file, folder / "poison")
+    failed = [row for row in answer["results"] if row["fate"] == "failed"]
+    return {
+        "job": "poison", "problems": len(answer["results"]), "left": len(answer["left"]),
+        "failed": [row["problem"] for row in failed], "why": [row["error"] for row in failed],
+    }  # fmt: skip
+
+
+# --- the benchmark ------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
+    parser.add_argument("--only-killed", action="store_true", help="no result: the driver is killed, nothing else")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        if options.only_killed:
+            file = Path(scratch) / "problems.yaml"
+            file.write_text(PROBLEMS.format(kernels=KERNELS))
+            print(killed(file, Path(scratch) / "killed"))
+            return
+        rows, summary = measured(Path(scratch))
+    for name, value in summary.items():
+        print(f"{name:18} {value:8.3f}")
+    path = write(
+        "sweep_cpu", "cpu", protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
+        command="python benchmarks/sweep_cpu.py", rows=rows, summary=summary,
+        versions={package: version(package) for package in ("numpy", "ray")}, folder=options.folder,
+    )  # fmt: skip
+    print(path)
+
+
+def measured(folder: Path) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    file = folder / "problems.yaml"
+    file.write_text(PROBLEMS.format(kernels=KERNELS))
+    rows: list[dict[str, Any]] = []
+    for executor in ("local", "ray"):
+        answer = swept(file, folder / executor, "--executor", executor)
+        fates = [row["fate"] for row in answer["results"]]
+        rows.append({
+            "job": executor, "wall_s": answer["wall_s"], "problems": len(fates), "tuned": fates.count("tuned"),
+            "left": len(answer["left"]), "seconds": sum(row["seconds"] for row in answer["results"]),
+            "compile_s": sum(row["compile_s"] for row in answer["results"]),
+            "measure_s": sum(row["measure_s"] for row in answer["results"]),
+        })  # fmt: skip
+        print(rows[-1], flush=True)
+    for job in (lambda: killed(file, folder / "killed"), lambda: worker_killed(folder), lambda: poisoned(folder)):
+        rows.append(job())
+        print(rows[-1], flush=True)
+    same = {"job": "compared", **compared(folder / "local", folder / "ray")}
+    rows.append(same)
+    local, ray, kills, worker, poison, _ = rows
+    return rows, {
+        "problems": local["tuned"], "wall_local_s": local["wall_s"], "wall_ray_s": ray["wall_s"],
+        **{name: same[name] / COUNT for name in LIMITS}, "worst_ratio": max([1.0, *same["differing"].values()]),
+        "measured_twice": kills["measured_twice"], "timed_again": kills["timed_again"] / kills["trials"],
+        "left_undone": local["left"] + ray["left"] + kills["left"] + worker["left"] + poison["left"]
+        + (COUNT - local["tuned"]) + (COUNT - kills["problems"]) + (40 - worker["problems"]),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""A sweep as people read it: what goes on while it runs, and a table of what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tunesmith.core.config import Config
+from tunesmith.core.problem import Problem
+from tunesmith.report.units import count, duration, first_line, problem_line, spent
+from tunesmith.sweep.drive import Outcome
+from tunesmith.sweep.task import Result, Task
+
+#: In a log, how far a sweep is, at most this often.
+LOG_EVERY_S = 10.0
+#: Drawing takes a millisecond or two; more often than this nobody reads it.
+REDRAW_S = 0.5
+
+
+@dataclass
+class _Doing:
+    """What one worker has in hand."""
+
+    task: Task
+    since: float
+    best_s: float | None = None
+
+
+@dataclass
+class SweepProgress:
+    """A `Watcher` of a sweep, on standard error: live lines on a terminal, a plain line now and then in a log.
+
+    Args:
+        total: how many tasks there are.
+        now: the clock, in seconds.
+    """
+
+    total: int
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+    now: Callable[[], float] = time.monotonic
+    done: int = 0
+    resumed_count: int = 0
+    failed: int = 0
+    trials: int = 0
+    kinds: set[str] = field(default_factory=set[str])
+    doing: dict[str, _Doing] = field(default_factory=dict[str, _Doing])
+    _since: float | None = None
+    _last: float = float("-inf")
+    _live: Live | None = None
+
+    def __enter__(self) -> SweepProgress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    # --- a Watcher's -----------------------------------------------------------------------------
+
+    def ready(self, name: str, identity: str) -> None:
+        self._since = self.now() if self._since is None else self._since
+        self.kinds.add(identity)
+        self._line(f"{name}: {identity}")
+
+    def resumed(self, count: int) -> None:
+        self.done, self.resumed_count = self.done + count, self.resumed_count + count
+        self._line(f"{count:,} of an earlier run are done")
+
+    def began(self, name: str, task: Task) -> None:
+        self.doing[name] = _Doing(task, self.now())
+        self._show()
+
+    def heard(self, name: str, said: Mapping[str, Any]) -> None:
+        if name in self.doing and said.get("best_s") is not None:
+            self.doing[name].best_s = float(said["best_s"])
+        self._show()
+
+    def ended(self, name: str, task: Task, result: Result) -> None:
+        self.doing.pop(name, None)
+        if result.fate == "elsewhere":
+            return
+        self.done += 1
+        self.trials += max(0, result.measured + result.failed - result.known)
+        if result.fate == "failed":
+            self.failed += 1
+            self._line(f"{task.kernel}({problem_line(task.fields)}) failed: {first_line(result.error)}")
+        self._show()
+
+    def trouble(self, name: str, what: str) -> None:
+        self._line(f"{name}: {first_line(what)}")
+
+    # --- showing ---------------------------------------------------------------------------------
+
+    @property
+    def of_all(self) -> int:
+        """Each task is done on each kind of device."""
+        return self.total * max(1, len(self.kinds))
+
+    @property
+    def state(self) -> str:
+        """`120 of 200 done, 1 failed; 48.0 problems and 3,512 trials a minute; 1 min 40 s left`."""
+        parts = [f"{self.done:,} of {self.of_all:,} done, {self.failed:,} failed"]
+        fresh, took_s = self.done - self.resumed_count, self.now() - (self._since or self.now())
+        if fresh > 0 and took_s > 0:
+            a_minute = 60 / took_s
+            parts.append(f"{fresh * a_minute:.1f} problems and {self.trials * a_minute:,.0f} trials a minute")
+            parts.append(f"{spent((self.of_all - self.done) * took_s / fresh)} left")
+        return "; ".join(parts)
+
+    def _show(self) -> None:
+        now = self.now()
+        if self.console.is_interactive and self.console.file.isatty():
+            if now - self._last >= REDRAW_S:
+                self._last = now
+                self._redraw()
+        elif now - self._last >= LOG_EVERY_S:
+            self._last = now
+            self._line("; ".join([self.state, *self._in_hand()]))
+
+    def _in_hand(self) -> list[str]:
+        return [
+            f"{name}: {one.task.kernel}({problem_line(one.task.fields)}) for {spent(self.now() - one.since)}"
+            + ("" if one.best_s is None else f", best so far {duration(one.best_s)}")
+            for name, one in self.doing.items()
+        ]
+
+    def _line(self, text: str) -> None:
+        self.console.print(f"tunesmith: {text}", soft_wrap=True, markup=False, highlight=False)
+
+    def _redraw(self) -> None:
+        if self._live is None:
+            self._live = Live(get_renderable=self._render, console=self.console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.refresh()
+
+    def _render(self) -> Group:
+        lines: list[RenderableType] = [
+            Text(self.state, style="bold"),
+            ProgressBar(max(1, self.of_all), self.done, width=40),
+        ]
+        return Group(*lines, *[Text(f"  {line}", no_wrap=True, overflow="ellipsis") for line in self._in_hand()])
+
+
+# --- the end ------------------------------------------------------------------------------------------
+
+
+def sweep_tables(outcome: Outcome) -> RenderableType:
+    """For each kind of device a row for each problem: its time, what it cost, the Config or why there is none."""
+    parts: list[RenderableType] = []
+    for device in sorted({result.device for _, result in outcome.results}):
+        mine = [(task, result) for task, result in outcome.results if result.device == device]
+        parts += [Text(device, style="bold"), _table(mine), Text("")]
+    if outcome.left:
+        parts.append(Text(f"{count(len(outcome.left), 'problem')} not done: {outcome.left[0][1]}", style="red"))
+    return Group(*parts)
+
+
+def _table(results: Sequence[tuple[Task, Result]]) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("problem", ratio=1, overflow="fold")
+    for heading in ("time", "ties", "tried", "failed", "seconds"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("Config", ratio=2, overflow="fold")
+    in_order = sorted(results, key=lambda one: (one[0].kernel, tuple(_sortable(one[0].fields))))
+    for task, result in in_order:
+        asked = f"{task.kernel}({problem_line(task.fields)})".replace(",", ", ")
+        took = "stored" if result.fate == "known" else spent(result.seconds).removesuffix(" s")
+        timed = "–" if result.median_s is None else duration(result.median_s)
+        config = first_line(result.error) if result.config is None else repr(Config(result.config))
+        cells = [asked, timed, f"{result.ties}", f"{result.measured:,}", f"{result.failed:,}", took, config]
+        table.add_row(*map(Text, cells), style="red" if result.fate == "failed" else "")
+    return table
+
+
+def _sortable(problem: Problem) -> list[tuple[str, int, str]]:
+    return [(name, value if isinstance(value, int) else 0, str(value)) for name, value in problem.items()]
+
+
+def sweep_line(outcome: Outcome, took_s: float, n_workers: int) -> str:
+    """`200 problems on 2 devices in 95.2 s: 198 tuned, 2 failed; 21,403 Configs tried; 60 % of the time measuring`."""
+    results = [result for _, result in outcome.results]
+    fates = {fate: sum(result.fate == fate for result in results) for fate in ("tuned", "known", "failed")}
+    tried = sum(max(0, result.measured + result.failed - result.known) for result in results if result.fate != "known")
+    said = ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number) or "nothing done"
+    compiling = sum(result.compile_s for result in results if result.fate == "tuned")
+    measuring = sum(result.measure_s for result in results if result.fate == "tuned")
+    return (
+        f"{count(len(results), 'problem')} on {count(n_workers, 'device')} in {spent(took_s)}: {said}; "
+        f"{count(tried, 'Config')} tried, {spent(compiling)} compiling and {spent(measuring)} measuring in all"
+    )

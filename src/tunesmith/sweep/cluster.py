@@ -1,0 +1,155 @@
+"""Workers on a Ray cluster: one that the user has, or a local one for the time of a sweep. One actor a device."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from tunesmith.errors import BadInput, MissingEngine
+from tunesmith.options import VARIABLES, options, usable_cores
+from tunesmith.remote import OPEN_S
+from tunesmith.sweep import work
+from tunesmith.sweep.devices import Place
+from tunesmith.sweep.task import Task
+from tunesmith.sweep.workers import Lost, Orders, Refused
+
+#: An actor that the cluster has no room for is waited for so long; its node may have to be started first.
+PLACED_S = 600.0
+#: how long Ray is waited for at a time: Ctrl-C is heard in between
+_TICK_S = 0.5
+
+
+class Actor:
+    """What runs on the cluster: the steps of `work`, in a process of Ray's."""
+
+    def begin(self, jobs: int | None, share: int, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """As of `work`, with `jobs` compilers at once; `None` for one of `share` parts of this node's cores."""
+        os.environ["TUNESMITH_JOBS"] = str(jobs or max(1, usable_cores() // share))
+        return work.begin(**asked)
+
+    def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
+        return work.still_known(entries)
+
+    def tune(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        return work.tune(task, tell=lambda said: None)
+
+
+class Cluster:
+    """A Ray cluster that this process is connected to.
+
+    Attributes:
+        ray: the module. gpus: how many the cluster has.
+    """
+
+    def __init__(self, ray: Any) -> None:
+        self.ray = ray
+        self._actor: Any = ray.remote(Actor)
+
+    @property
+    def gpus(self) -> int:
+        return int(self.ray.cluster_resources().get("GPU", 0))
+
+    def worker(self, place: Place, orders: Orders, jobs: int | None) -> RayWorker:
+        """One on a GPU of Ray's choice, or on named cores.
+
+        Args:
+            jobs: compilers at once; `None` for the share of its node's cores.
+        """
+        needs = {"num_gpus": 1} if place.gpu else {"num_cpus": len(place.cores)}
+        return RayWorker(self.ray, self._actor.options(max_restarts=0, **needs), place, orders, jobs, self._share)
+
+    @property
+    def _share(self) -> int:
+        """GPUs of the node that has the most of them."""
+        return max([1, *[int(node.get("Resources", {}).get("GPU", 0)) for node in self.ray.nodes()]])
+
+
+@contextmanager
+def connected(address: str, places: Sequence[Place]) -> Generator[Cluster]:
+    """Within this scope, a cluster: that of `address` or RAY_ADDRESS, else a local one with these devices.
+
+    Raises:
+        MissingEngine: without Ray.
+        BadInput: when there is no cluster at the address.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingEngine("--executor ray needs Ray, which is not installed; pip install 'tunesmith[ray]'") from error
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what a user tunes is nobody's business
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: others on the host would be in what is measured
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    passed = {name: os.environ[name] for name in (*VARIABLES, "TRITON_CACHE_DIR") if name in os.environ}
+    environment = {"env_vars": {**passed, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}
+    how: dict[str, Any] = {"runtime_env": environment, "log_to_driver": False, "logging_level": "error"}
+    if address:
+        how["address"] = address
+    else:
+        gpus = sum(bool(place.gpu) for place in places)
+        cores = sum(len(place.cores) for place in places)
+        how |= {"num_cpus": max(cores, gpus, usable_cores()), "include_dashboard": False}
+        how |= {"num_gpus": gpus} if gpus else {}
+    try:
+        ray.init(**how)
+    except (ConnectionError, ValueError, RuntimeError, OSError) as error:
+        raise BadInput(f"no Ray cluster{f' at {address}' if address else ''}: {error}") from error
+    try:
+        yield Cluster(ray)
+    finally:
+        ray.shutdown()
+
+
+class RayWorker:
+    """An actor on a Ray cluster. See `Worker`."""
+
+    def __init__(self, ray: Any, actor: Any, place: Place, orders: Orders, jobs: int | None, share: int) -> None:
+        self._ray, self._options, self._place, self._orders = ray, actor, place, orders
+        self._jobs, self._share = jobs, share
+        self._actor: Any = None
+        self._stopped = False
+
+    def begin(self) -> Mapping[str, Any]:
+        self._actor = self._options.remote()
+        jobs = len(self._place.cores) or self._jobs
+        asked = {"cores": list(self._place.cores), **asdict(self._orders)}
+        return self._ask(self._actor.begin.remote(jobs, self._share, asked), PLACED_S + OPEN_S)
+
+    def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
+        return self._ask(self._actor.still_known.remote(list(entries)), OPEN_S)
+
+    def tune(self, task: Task, heard: Callable[[Any], object]) -> Mapping[str, Any]:
+        # a search without a budget may take hours, and says nothing meanwhile
+        limit_s = None if task.budget_s is None else task.budget_s + OPEN_S + options().wait_s
+        return self._ask(self._actor.tune.remote(asdict(task)), limit_s)
+
+    def _ask(self, reference: Any, limit_s: float | None) -> Any:
+        ray, waited_s = self._ray, 0.0
+        while not ray.wait([reference], timeout=_TICK_S)[0]:
+            waited_s += _TICK_S
+            if self._stopped:
+                raise Lost("it was told to stop")
+            if limit_s is not None and waited_s > limit_s:
+                raise Lost(f"it said nothing for more than {limit_s:g} s")
+        try:
+            return ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            raise Refused(_last_line(error)) from error
+        except ray.exceptions.RayError as error:
+            raise Lost(_last_line(error)) from error
+
+    def interrupt(self) -> None:
+        self._stopped = True
+
+    def end(self) -> None:
+        if self._actor is not None:
+            self._ray.kill(self._actor)
+            self._actor = None
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,237 @@
+"""The driver of a sweep: a thread for each worker, which gives it tasks and takes what comes of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from tunesmith.errors import StoreError
+from tunesmith.store import Store
+from tunesmith.store.exchange import add_text
+from tunesmith.sweep.done import Done
+from tunesmith.sweep.queue import TRIES, Queue
+from tunesmith.sweep.task import Result, Task
+from tunesmith.sweep.workers import STOP_S, Lost, Refused, Worker
+
+#: A device on which so many workers in a row could not begin has something wrong that no other worker will mend.
+STARTS = 3
+#: how long Ctrl-C may go unheard
+_TICK_S = 0.2
+
+
+class Watcher(Protocol):
+    """Is told what happens, by one thread at a time."""
+
+    def ready(self, name: str, identity: str) -> None:
+        """A worker is ready on a device."""
+        ...
+
+    def resumed(self, count: int) -> None:
+        """So many tasks were done by an earlier run."""
+        ...
+
+    def began(self, name: str, task: Task) -> None:
+        """A worker has taken a task."""
+        ...
+
+    def heard(self, name: str, said: Mapping[str, Any]) -> None:
+        """How far it is: `best_s` and `config` once something was measured."""
+        ...
+
+    def ended(self, name: str, task: Task, result: Result) -> None:
+        """A task has come to an end."""
+        ...
+
+    def trouble(self, name: str, what: str) -> None:
+        """Something went wrong that the sweep goes on after."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a sweep.
+
+    Attributes:
+        results: of each task on each kind of device, in the order in which they ended.
+        left: tasks that came to no end on some kind of device, each with why.
+        interrupted: whether Ctrl-C ended it.
+    """
+
+    results: tuple[tuple[Task, Result], ...]
+    left: tuple[tuple[Task, str], ...]
+    interrupted: bool = False
+
+
+class Sweep:
+    """One run of a sweep.
+
+    Args:
+        workers: by the name of their device, what makes one: more than once where one dies.
+        store: the driver's; what workers with another store found is added to it.
+        done: where to note what is done.
+        before: what an earlier run has done, by device's identity.
+        retry: whether what killed its workers then is tried again.
+    """
+
+    def __init__(
+        self, tasks: Sequence[Task], workers: Mapping[str, Callable[[], Worker]], store: Store, done: Done,
+        watcher: Watcher, before: Mapping[str, Mapping[Task, Result]], retry: bool = False,
+    ) -> None:  # fmt: skip
+        self._queue, self._makers, self._store, self._done = Queue(tasks), dict(workers), store, done
+        self._watcher, self._before, self._retry = watcher, before, retry
+        self._lock = threading.Lock()
+        self._alive: dict[str, Worker] = {}
+        self._results: list[tuple[Task, Result]] = []
+        self._gone: dict[str, str] = {}
+        self._stopping = threading.Event()
+
+    def run(self) -> Outcome:
+        """Do all that can be done. Ctrl-C stores what was measured, and says what is left."""
+        interrupted, pool = False, ThreadPoolExecutor(len(self._makers), thread_name_prefix="tunesmith-sweep")
+        serving = [pool.submit(self._serve, number, name) for number, name in enumerate(self._makers)]
+        try:
+            while wait(serving, timeout=_TICK_S, return_when=FIRST_EXCEPTION).not_done:
+                pass  # in ticks, so that Ctrl-C is heard
+        except KeyboardInterrupt:
+            interrupted = True
+            self.stop()
+            wait(serving, timeout=2 * STOP_S)
+        finally:
+            pool.shutdown(wait=False)
+        for one in serving:
+            one.result()
+        return Outcome(tuple(self._results), tuple(self._left(interrupted)), interrupted)
+
+    def stop(self) -> None:
+        """End all workers; each keeps what it has measured."""
+        self._stopping.set()
+        self._queue.stop()
+        with self._lock:
+            alive = list(self._alive.values())
+        for worker in alive:
+            worker.interrupt()
+
+    # --- one worker's thread ---------------------------------------------------------------------
+
+    def _serve(self, number: int, name: str) -> None:
+        ended_well = False
+        try:
+            self._serve_until_done(number, name)
+            ended_well = True
+        finally:
+            if not ended_well:  # a bug of ours, which who waits raises: nobody goes on beside it
+                self.stop()
+
+    def _serve_until_done(self, number: int, name: str) -> None:
+        """One worker after the other, until nothing is left to do or none can begin."""
+        failed_starts = 0
+        while not self._stopping.is_set():
+            worker = self._makers[name]()
+            with self._lock:
+                self._alive[name] = worker
+            try:
+                identity = self._begin(name, worker)
+                failed_starts = 0
+                if self._work(number, name, identity, worker):
+                    return
+            except Refused as error:  # another one would say the same
+                self._give_up(name, str(error))
+                return
+            except Lost as error:
+                failed_starts += 1
+                if failed_starts >= STARTS:
+                    self._give_up(name, f"{STARTS} workers could not begin, the last: {error}")
+                    return
+            finally:
+                worker.end()
+
+    def _begin(self, name: str, worker: Worker) -> str:
+        """The identity of a new worker's device."""
+        hello = worker.begin()
+        identity, kind = str(hello["identity"]), str(hello["kind"])
+        before = self._believed(worker, self._before.get(identity, {}))
+        resumed = self._queue.join(identity, kind, before)
+        with self._lock:
+            self._results += resumed
+        self._tell("ready", name, identity)
+        if resumed:
+            self._tell("resumed", len(resumed))
+        return identity
+
+    def _believed(self, worker: Worker, before: Mapping[Task, Result]) -> dict[Task, Result]:
+        """Of what an earlier run has done, what holds today, and what its workers died of. What failed otherwise is
+        left to the journal of failures."""
+        deadly = {task: result for task, result in before.items() if result.deadly and not self._retry}
+        asked = [(task, result) for task, result in before.items() if result.key is not None]
+        entries = [{"target": task.target, "key": result.key} for task, result in asked]
+        held = worker.still_known(entries) if entries else []
+        return {**deadly, **{asked[number][0]: replace(asked[number][1], fate="known") for number in held}}
+
+    def _work(self, number: int, name: str, identity: str, worker: Worker) -> bool:
+        """Give a worker tasks until there are none; `False` when it is lost."""
+        while True:
+            task = self._queue.take(number, identity)
+            if task is None:
+                return True
+            self._tell("began", name, task)
+            try:
+                said: dict[str, Any] = dict(worker.tune(task, lambda said: self._tell("heard", name, said)))
+            except Refused as error:
+                said = {"fate": "failed", "device": identity, "error": str(error)}
+            except Lost as error:
+                if self._stopping.is_set():
+                    return True
+                self._tell("trouble", name, f"{task.title}: the worker is lost: {error}")
+                if self._queue.lost(number, identity) is not None:
+                    why = f"{TRIES} workers were lost with it, the last: {error}"
+                    self._note(name, task, Result("failed", identity, error=why, deadly=True))
+                return False
+            for warning in said.pop("warnings", []):
+                self._tell("trouble", name, warning)
+            result = Result.from_data(said)
+            self._keep(name, result)
+            self._note(name, task, result)
+            self._queue.done(number, identity, result)
+
+    def _keep(self, name: str, result: Result) -> None:
+        """Into the driver's store, what a worker with another one has found."""
+        if not result.row:
+            return
+        try:
+            add_text(self._store, result.row)
+        except StoreError as error:
+            self._tell("trouble", name, str(error))
+
+    def _note(self, name: str, task: Task, result: Result) -> None:
+        if result.fate != "elsewhere":
+            with self._lock:
+                self._results.append((task, replace(result, row="")))
+            try:
+                self._done.add(task, result)
+            except OSError as error:
+                self._tell("trouble", name, f"{self._done.path} cannot be written ({error}); --resume will look again")
+        self._tell("ended", name, task, result)
+
+    def _give_up(self, name: str, why: str) -> None:
+        with self._lock:
+            self._gone[name] = why
+        if not self._stopping.is_set():
+            self._tell("trouble", name, f"given up: {why}")
+
+    def _tell(self, what: str, *args: Any) -> None:
+        with self._lock:
+            getattr(self._watcher, what)(*args)
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _left(self, interrupted: bool) -> list[tuple[Task, str]]:
+        if interrupted:
+            return [(task, "interrupted") for task in self._queue.unfinished()]
+        kinds, gone = self._queue.kinds, "; ".join(f"{name}: {why}" for name, why in self._gone.items())
+        return [
+            (task, gone or f"it runs on none of the devices of this sweep ({', '.join(sorted(kinds))})")
+            for task in self._queue.unfinished()
+        ]

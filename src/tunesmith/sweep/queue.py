@@ -1,0 +1,150 @@
+"""`Queue`: which worker does which task next, and what becomes of a task whose worker died of it. Pure but for a lock.
+
+Each kind of device has a lane with all tasks: two chips never share a result. Workers on devices of one kind share
+its lane. A worker keeps to a run of neighbours; when all runs are begun, it takes from the end of the longest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tunesmith.sweep.order import runs
+from tunesmith.sweep.task import Result, Task
+
+#: A task whose worker died so often is left: the first may have been killed by somebody else, and the second too.
+TRIES = 3
+
+
+@dataclass
+class _Lane:
+    """What one kind of device has still to do.
+
+    Attributes:
+        kind: `cuda`, `hip`, `cpu`.
+        waiting: runs of which something is left. own: the run that each worker keeps to.
+    """
+
+    kind: str
+    waiting: list[list[Task]]
+    own: dict[int, list[Task]] = field(default_factory=dict[int, "list[Task]"])
+    running: dict[int, Task] = field(default_factory=dict[int, Task])
+    deaths: dict[Task, int] = field(default_factory=dict[Task, int])
+    finished: set[Task] = field(default_factory=set[Task])
+
+
+class Queue:
+    """The tasks of a sweep.
+
+    Threads: one for each worker; those that find nothing wait, as a task may come back from one that dies.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.tasks = tuple(dict.fromkeys(tasks))
+        self._lanes: dict[str, _Lane] = {}
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def join(self, identity: str, kind: str, done: Mapping[Task, Result]) -> list[tuple[Task, Result]]:
+        """A worker is ready on a device of this identity.
+
+        Args:
+            done: of this identity, what needs not be looked at. Only the first worker of a lane is asked.
+
+        Returns:
+            What of `done` has been taken.
+        """
+        with self._changed:
+            if identity in self._lanes:
+                return []
+            taken = {task: result for task, result in done.items() if task in self.tasks}
+            todo = [task for task in self.tasks if task not in taken]
+            self._lanes[identity] = _Lane(kind, runs(todo), finished=set(taken))
+            return list(taken.items())
+
+    def take(self, worker: int, identity: str) -> Task | None:
+        """The next task; `None` when there will be none any more."""
+        with self._changed:
+            lane = self._lanes[identity]
+            while not self._stopped:
+                task = _next(lane, worker)
+                if task is not None:
+                    lane.running[worker] = task
+                    return task
+                if not lane.running:
+                    return None
+                self._changed.wait()
+            return None
+
+    def done(self, worker: int, identity: str, result: Result) -> None:
+        """A worker's task has come to an end. One that is for another kind of device takes its kernel along."""
+        with self._changed:
+            lane = self._lanes[identity]
+            task = lane.running.pop(worker)
+            if result.fate == "elsewhere":
+                lane.waiting = [run for run in lane.waiting if run[0].target != task.target]
+            else:
+                lane.finished.add(task)
+            self._changed.notify_all()
+
+    def lost(self, worker: int, identity: str) -> Task | None:
+        """A worker died of its task, which another one tries; the task if it was one time too many."""
+        with self._changed:
+            lane = self._lanes[identity]
+            task = lane.running.pop(worker)
+            lane.own.pop(worker, None)
+            lane.deaths[task] = lane.deaths.get(task, 0) + 1
+            given_up = lane.deaths[task] >= TRIES
+            if given_up:
+                lane.finished.add(task)
+            else:
+                lane.waiting.append([task])
+            self._changed.notify_all()
+            return task if given_up else None
+
+    def stop(self) -> None:
+        """Nothing more is given out."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def unfinished(self) -> list[Task]:
+        """Tasks that came to no end: on one of the kinds of devices they still wait, or they are for none of them."""
+        with self._changed:
+            finished = {task for lane in self._lanes.values() for task in lane.finished}
+            waiting = {
+                task
+                for lane in self._lanes.values()
+                for run in (*lane.waiting, list(lane.running.values()))
+                for task in run
+            }
+            return [task for task in self.tasks if task not in finished or task in waiting]
+
+    @property
+    def kinds(self) -> set[str]:
+        """Of the devices that there are."""
+        with self._changed:
+            return {lane.kind for lane in self._lanes.values()}
+
+
+def _next(lane: _Lane, worker: int) -> Task | None:
+    run = lane.own.get(worker)
+    if run is None or not any(run is each for each in lane.waiting):
+        taken = [own for other, own in lane.own.items() if other != worker]
+        free = [each for each in lane.waiting if not any(each is own for own in taken)]
+        if free:
+            lane.own[worker] = run = free[0]
+        elif lane.waiting:
+            longest = max(lane.waiting, key=len)
+            return _taken(lane, longest, -1)
+        else:
+            return None
+    return _taken(lane, run, 0)
+
+
+def _taken(lane: _Lane, run: list[Task], at: int) -> Task:
+    task = run.pop(at)
+    if not run:
+        lane.waiting = [each for each in lane.waiting if each is not run]
+    return task

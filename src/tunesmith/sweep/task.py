@@ -1,0 +1,90 @@
+"""`Task`: one problem of one kernel; `Result`: what came of it on one kind of device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, TypeAlias
+
+from tunesmith.core.problem import Problem
+
+#: `tuned`: something was measured. `known`: all was in the store. `failed`: nothing works, or it could not be tried.
+#: `elsewhere`: the kernel runs on another kind of device.
+Fate: TypeAlias = Literal["tuned", "known", "failed", "elsewhere"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem of one kernel, to be tuned on each kind of device of a sweep.
+
+    Attributes:
+        target: where another process finds the kernel: `module:attribute` or `/path.py:attribute`.
+        kernel: its name.
+        problem: as text, complete.
+        budget_s, launches, strategy: as of `TunedKernel.tune`.
+    """
+
+    target: str
+    kernel: str
+    problem: str
+    budget_s: float | None = None
+    launches: int | None = None
+    strategy: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """Short and the same in every process: what a journal knows it by."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def title(self) -> str:
+        """`matmul(M=512,N=512)`."""
+        return f"{self.kernel}({self.problem})"
+
+    @property
+    def fields(self) -> Problem:
+        return Problem.parse(self.problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a task on one kind of device. Of JSON types, as it comes from another process.
+
+    Attributes:
+        device: the identity, `cuda:NVIDIA H200:sm_90:132`.
+        config, median_s, ties: of the Choice; none of a failure.
+        measured, failed, known: how many Configs were timed or did not work, and how many Trials the store had.
+        seconds: from the task's begin to its end, making inputs included.
+        error: why it failed. deadly: whether its workers died of it.
+        key: of the Choice. soft: the versions it was found under.
+        row: what the worker's store has of the key, where that is not the driver's.
+    """
+
+    fate: Fate
+    device: str
+    config: Mapping[str, Any] | None = None
+    median_s: float | None = None
+    ties: int = 0
+    partial: str = ""
+    measured: int = 0
+    failed: int = 0
+    known: int = 0
+    seconds: float = 0.0
+    compile_s: float = 0.0
+    measure_s: float = 0.0
+    error: str = ""
+    deadly: bool = False
+    key: Mapping[str, Any] | None = None
+    soft: Mapping[str, str] = field(default_factory=dict[str, str])
+    row: str = ""
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Result:
+        """What another process said; what is more is left out.
+
+        Raises:
+            TypeError: when something is missing.
+        """
+        return cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})

@@ -1,0 +1,242 @@
+"""A sweep worker's side: a process that is held to one device and tunes one problem after the other there.
+
+Each function is one step, asked for through `tunesmith.children` or Ray, and takes and returns JSON types.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from tunesmith.core.device import Device
+from tunesmith.core.key import Key
+from tunesmith.core.problem import Problem
+from tunesmith.errors import BadInput, BudgetEnded, Busy, MissingEngine, NoWorkingConfig, WorkerLost
+from tunesmith.events import Compiled, Event, Sampled, Started, Summary, watched
+from tunesmith.journal import Journal
+from tunesmith.options import options
+from tunesmith.remote import keep_workers
+from tunesmith.store import default_store
+from tunesmith.store.exchange import entry_text
+from tunesmith.store.place import host
+from tunesmith.subject import Subject
+from tunesmith.sweep.advice import Advice, Adviser, neighbours
+from tunesmith.sweep.task import Result, Task
+from tunesmith.targets import attribute_of, module_of
+from tunesmith.tuned import TunedKernel
+from tunesmith.worker import kernel_at
+
+#: The driver hears how far a search is at most so often: each time wakes another process.
+TELL_EVERY_S = 0.5
+#: From what is said to the driver, nothing is kept.
+Tell = Callable[[Any], object]
+
+
+@dataclass
+class _Work:
+    """What this process is for, from `begin` on.
+
+    Attributes:
+        identity: of its device. kind: of device.
+        retry: whether what failed before is tried again. send: whether the driver has another store.
+        warned: what the driver was told once.
+    """
+
+    identity: str
+    kind: str
+    retry: bool
+    adviser: Adviser | None
+    send: bool = False
+    kernels: dict[str, TunedKernel] = field(default_factory=dict[str, TunedKernel])
+    warned: set[str] = field(default_factory=set[str])
+
+    def kernel(self, target: str) -> TunedKernel:
+        if target not in self.kernels:
+            self.kernels[target] = kernel_at(target)
+        return self.kernels[target]
+
+
+_work: list[_Work] = []
+
+
+def begin(cores: Sequence[int], simulates: str, retry: bool, adviser: str, store: Sequence[str]) -> dict[str, Any]:
+    """Take up one device.
+
+    Args:
+        cores: of a CPU; empty where the environment says which GPU.
+        simulates: the identity of a device that recordings stand in for, else empty.
+        retry: whether what failed before is tried again.
+        adviser: `module:attribute` of an `Adviser`, or empty.
+        store: (host, folder) of the driver's store.
+
+    Returns:
+        `identity` and `kind` of the device, and `host`.
+    """
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)
+    options.cache_clear()
+    keep_workers()
+    identity = simulates or _device(bool(cores)).identity
+    mine = default_store()
+    shared = [host() if not mine.network else store[0], os.path.realpath(mine.folder)] == list(store)
+    place, _, attribute = adviser.rpartition(":")
+    advises = attribute_of(module_of(place), attribute) if adviser else None
+    _work[:] = [_Work(identity, identity.partition(":")[0], retry, advises, send=not shared)]
+    return {"identity": identity, "kind": _work[0].kind, "host": host()}
+
+
+def _device(is_cpu: bool) -> Device:
+    from tunesmith.backends.cpu import cpu, gpus
+
+    if is_cpu:
+        return cpu()
+    found = gpus()
+    if found:
+        return found[0]
+    from tunesmith.backends.cuda.driver import device_at
+
+    try:
+        return device_at(0)
+    except MissingEngine as error:
+        raise BadInput(
+            f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}: no such GPU: {error}"
+        ) from error
+
+
+def still_known(entries: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Of what an earlier run of a sweep has finished, which needs not be looked at again: indices of `entries`.
+
+    An entry holds as long as kernel, environment and versions are those of now and the store has the Choice.
+    """
+    [work] = _work
+    return [number for number, entry in enumerate(entries) if _holds(work, entry)]
+
+
+def _holds(work: _Work, entry: Mapping[str, Any]) -> bool:
+    try:
+        kernel, key = work.kernel(entry["target"]), Key.from_data(entry["key"])
+        key = replace(key, soft=dict(kernel.kernel.versions()))
+        fingerprint = kernel.kernel.fingerprint() + kernel.declared.spec_fingerprint
+        environment = tuple(sorted(kernel.kernel.environment().items()))
+    except (BadInput, MissingEngine, ValueError, TypeError, LookupError, AttributeError):
+        return False  # it is looked at, and the search says what is wrong
+    if key.device != work.identity or key.fingerprint != fingerprint or key.environment != environment:
+        return False
+    stored = default_store().choice(key)
+    return stored is not None and not key.stale(stored.soft)
+
+
+def tune(task: Mapping[str, Any], tell: Tell | None = None) -> dict[str, Any]:
+    """Tune one problem: a `Result` as JSON types.
+
+    Args:
+        tell: hears how far it is, now and then; of a child process, its parent.
+    """
+    from tunesmith import children
+
+    [work] = _work
+    start = time.monotonic()
+    with warnings.catch_warnings(record=True) as said:
+        result = _tuned(work, Task(**task), tell or children.tell)
+    gc.collect()  # the inputs leave their memory to the next problem's
+    new = [text for text in dict.fromkeys(str(one.message) for one in said) if text not in work.warned]
+    work.warned.update(new)
+    return {**asdict(replace(result, seconds=time.monotonic() - start)), "warnings": new}
+
+
+def _tuned(work: _Work, task: Task, tell: Tell) -> Result:
+    failed = Result("failed", work.identity)
+    try:
+        kernel = work.kernel(task.target)
+        problem = Problem.parse(task.problem)
+        arguments = kernel.inputs(problem)
+        subject = kernel.subject(**arguments)
+    except (BadInput, MissingEngine) as error:
+        return replace(failed, error=_first_lines(error))
+    there = subject.device
+    if there.kind != work.kind:
+        return Result("elsewhere", work.identity, error=f"{task.kernel} runs on {there.kind}")
+    if there.identity != work.identity:
+        return replace(failed, error=f"its inputs lie on {there.identity}, and this worker's device is {work.identity}")
+    journal = Journal(options().cache_dir, kernel.declared.name_for(kernel.kernel.name))
+    before = journal.failure(subject.key)
+    if before is not None and not work.retry:
+        return replace(failed, error=f"{before.reason} (on {before.at}; --retry tries again)")
+    return _searched(work, task, kernel, subject, arguments, journal, tell)
+
+
+def _searched(
+    work: _Work, task: Task, kernel: TunedKernel, subject: Subject, arguments: Mapping[str, Any], journal: Journal,
+    tell: Tell,
+) -> Result:  # fmt: skip
+    """Search; what does not work at all is noted, so that it is not tried again."""
+    heard: list[Summary] = []
+    key, error, summary = subject.key, "", None
+    advice = (work.adviser and work.adviser(subject, neighbours(subject, default_store()))) or Advice()
+    try:
+        with watched(_Listener(tell, heard)):
+            summary = kernel.tune(
+                budget_s=advice.budget_s or task.budget_s, launches=advice.launches or task.launches,
+                strategy=advice.strategy or task.strategy, isolate=_isolated(kernel, arguments),
+                first=advice.first, **arguments,
+            )  # fmt: skip
+    except (NoWorkingConfig, BudgetEnded, Busy, BadInput, WorkerLost) as failure:
+        error = _first_lines(failure)
+    seen = summary or (heard[-1] if heard else None)
+    if error and seen is not None and any(seen.failures):
+        journal.failed(key, error)
+    elif summary is not None and journal.failure(key) is not None:
+        journal.worked(key)
+    return _result(work, summary, seen, error, entry_text(default_store(), key) if work.send else "")
+
+
+def _isolated(kernel: TunedKernel, arguments: Mapping[str, Any]) -> bool:
+    """Whether candidates run in a process of their own: where that is possible, and the author has not said no."""
+    return kernel.declared.isolate is not False and not kernel.why_not_isolated(**arguments)
+
+
+def _result(work: _Work, summary: Summary | None, seen: Summary | None, error: str, row: str) -> Result:
+    counts = {"measured": 0, "failed": 0} if seen is None else seen.counts
+    spent = (0.0, 0.0) if seen is None else (seen.compile_s, seen.measure_s)
+    known = 0 if seen is None else seen.known
+    result = Result(
+        "failed", work.identity, measured=counts["measured"], failed=counts["failed"], known=known,
+        compile_s=spent[0], measure_s=spent[1], error=error, row=row,
+    )  # fmt: skip
+    if summary is None or summary.choice is None:
+        return result
+    choice = summary.choice
+    return replace(
+        result, fate="known" if not any(spent) else "tuned", config=dict(choice.config), median_s=choice.median_s,
+        ties=len(choice.ties), partial=choice.partial, key=summary.key.to_data(), soft=dict(summary.key.soft),
+    )  # fmt: skip
+
+
+def _first_lines(error: BaseException) -> str:
+    """What went wrong and the commonest reason."""
+    return ": ".join(line.strip() for line in str(error).splitlines()[:2])
+
+
+@dataclass
+class _Listener:
+    """Hears a search and says now and then how far it is."""
+
+    tell: Tell
+    heard: list[Summary]
+    told_at: float = 0.0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Summary):
+            self.heard.append(event)
+        if not isinstance(event, (Started, Compiled, Sampled)):
+            return
+        now = time.monotonic()
+        if now - self.told_at >= TELL_EVERY_S:
+            self.told_at = now
+            best = {"best_s": event.leader_s, "config": dict(event.leader)} if isinstance(event, Sampled) else {}
+            self.tell(best)

@@ -1,0 +1,76 @@
+"""Kernels that a sweep's workers can import: what each problem's best Config is can be told from its size alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tunesmith
+from tests.fakes import ScriptedClock
+from tunesmith import Config, Problem
+from tunesmith.subject import Subject
+from tunesmith.sweep.advice import Advice, Solved
+
+#: the size at which inputs kill whoever makes them: each time, once, or only by failing
+DEADLY, DEADLY_ONCE, IMPOSSIBLE = 13, 14, 15
+
+
+def clock() -> ScriptedClock:
+    """The larger `a` is the faster."""
+    return ScriptedClock(lambda config: 1e-3 / int(config["a"]))
+
+
+def inputs(problem: Problem) -> Mapping[str, Any]:
+    n = problem.dims["n"]
+    once = Path(os.environ["TUNESMITH_CACHE_DIR"]) / "killed-once"
+    if n == DEADLY or (n == DEADLY_ONCE and not once.exists()):
+        once.parent.mkdir(parents=True, exist_ok=True)
+        once.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if n == IMPOSSIBLE:
+        raise ValueError("no inputs of this size")
+    return {"n": n}
+
+
+@tunesmith.autotune(configs=[{"a": a} for a in (1, 2, 4)], key=["n"], clock=clock(), make_inputs=inputs, isolate=False)
+def scale(n: int, *, a: int) -> None:
+    """What it does is not looked at."""
+
+
+@tunesmith.autotune(
+    configs=[{"a": a} for a in (1, 2, 4)], key=["n"], clock=clock(), make_inputs=inputs, isolate=False,
+    buckets={"n": "pow2"},
+)  # fmt: skip
+def bucketed(n: int, *, a: int) -> None:
+    """Sizes share a search up to the next power of two."""
+
+
+@tunesmith.autotune(configs=[{"a": a} for a in (1, 2, 4)], key=["n"], clock=clock(), make_inputs=inputs, isolate=False)
+def slow(n: int, *, a: int) -> None:
+    """A sweep over some of these takes a second."""
+    time.sleep(0.01)
+
+
+@tunesmith.autotune(configs=[{"a": a} for a in (1, 2, 4)], key=["n"], clock=clock(), make_inputs=inputs)
+def apart(n: int, *, a: int) -> None:
+    """Its candidates run in a process of their own, which one of them ends."""
+    with open(Path(os.environ["TUNESMITH_CACHE_DIR"]) / f"launched-{n}", "a") as file:
+        file.write(f"{os.getpid()}\n")
+    if n == 2 and a == 4:
+        os._exit(1)
+
+
+def advise(subject: Subject, solved: Sequence[Solved]) -> Advice | None:
+    """The neighbour's choice and one launch: nothing else has its turn. The first problem has no neighbour."""
+    if not solved:
+        return None
+    return Advice(first=(solved[0].choice.config,), launches=1)
+
+
+def advise_badly(subject: Subject, solved: Sequence[Solved]) -> Advice:
+    """Starts with the slowest."""
+    return Advice(first=(Config(a=1),), launches=1)

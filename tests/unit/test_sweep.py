@@ -1,0 +1,247 @@
+"""A sweep's parts: its file, its devices, its order, who does what next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests import swept
+
+from tunesmith.cli.sweep_file import Limits, read, targets_in
+from tunesmith.core.device import Device, cores_of, spell_cores
+from tunesmith.errors import BadInput
+from tunesmith.store import Store
+from tunesmith.sweep.devices import places, usable_cores
+from tunesmith.sweep.done import Done
+from tunesmith.sweep.order import runs
+from tunesmith.sweep.queue import TRIES, Queue
+from tunesmith.sweep.task import Result, Task
+
+OURS = "cuda:NVIDIA H200:sm_90:132"
+OTHER = "cpu:x:avx2:1"
+
+
+def task(n: int, m: int = 1) -> Task:
+    return Task("tests.swept:scale", "scale", f"m={m},n={n}")
+
+
+def problems(path: Path, text: str, **typed: float) -> list[str]:
+    path.write_text(text)
+    return [task.problem for task in read(path, [swept.scale], Limits(**typed)).tasks]
+
+
+# --- the file -----------------------------------------------------------------------------------------
+
+
+def test_a_csv_file_is_read_as_tune_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "p.csv"
+    assert problems(file, "kernel,count,n\nscale,1,5\nscale,9,7\nscale,9,7\nother,3,1\n") == ["n=7", "n=5"]
+    assert read(file, [swept.scale], Limits()).notes == ("skipped rows of other kernels: 1 × other",)
+    assert [task.kernel for task in read(file, [swept.scale, swept.slow], Limits()).tasks] == ["scale", "scale"]
+    with pytest.raises(BadInput, match="no row is of slow"):
+        read(file, [swept.slow], Limits())
+    with pytest.raises(BadInput, match=r"line 2: .*unknown"):
+        problems(file, "kernel,q\nscale,5\n")
+
+
+def test_a_yaml_file_has_axes_products_and_limits(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / "p.yaml"
+    text = """
+    targets: [tests.swept:scale]
+    budget: 3
+    problems:
+      - n: [5, 7]
+      - {n: {pow2: [1, 8]}, launches: 10}
+      - {n: {range: [10, 30, 10]}, budget: 0.5}
+      - {kernel: scale, n: 7}
+    """
+    assert problems(file, text) == [f"n={n}" for n in (5, 7, 1, 2, 4, 8, 10, 20, 30)]
+    tasks = {task.problem: task for task in read(file, [swept.scale], Limits()).tasks}
+    assert [tasks[f"n={n}"].budget_s for n in (5, 8, 10)] == [3.0, 3.0, 0.5]
+    assert [tasks[f"n={n}"].launches for n in (5, 8)] == [None, 10]
+    typed = read(file, [swept.scale], Limits(budget_s=9.0)).tasks
+    assert {task.budget_s for task in typed} == {9.0}
+    assert targets_in(file) == ["tests.swept:scale"]
+
+
+def test_fields_of_a_yaml_file_may_change_together(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    pytest.importorskip("numpy")
+    from tunesmith.kernels import matmul
+
+    file = tmp_path / "p.yml"
+    file.write_text("problems: [{M: [1, 2], 'N,K': [[4, 8], [16, 32]]}]\n")
+    found = [task.fields.dims for task in read(file, [matmul.kernel], Limits()).tasks]
+    assert found == [{"M": m, "N": n, "K": k} for m in (1, 2) for n, k in ((4, 8), (16, 32))]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- 1\n", "no mapping"),
+        ("problems: []\n", "a list of blocks"),
+        ("problem: [{n: 1}]\n", "did you mean 'problems'"),
+        ("problems: [{n: {pow: [1, 2]}}]\n", "pow2: "),
+        ("problems: [{n: {pow2: [8, 1]}}]\n", "pow2: "),
+        ("problems: [{n: {}}]\n", "pow2: "),
+        ("problems: [{n: []}]\n", "no value"),
+        ("problems: [{n: [[1]]}]\n", "the value \\[1\\]"),
+        ("problems: [{'n,m': [[1, 2], [3]]}]\n", "2 values each"),
+        ("problems: [{'n,n': [[1, 2]]}]\n", "given twice"),
+        ("problems: [{budget: 1}]\n", "no field"),
+        ("problems: [{n: 1, budget: yes}]\n", "budget is True"),
+        ("problems: [{n: 1, launches: 0}]\n", "launches is 0"),
+        ("problems: [{n: 1, strategy: luck}]\n", "unknown strategy"),
+        ("problems: [{n: 1, kernel: skale}]\n", "did you mean 'scale'"),
+        ("problems: [{q: 1}]\n", "block 1 of problems: scale: "),
+        ("problems: [{n: {range: [1, 900000, 1]}}]\n", "at most 100,000"),
+        ("problems: [{n: !!python/object/apply:os.getcwd []}]\n", "not YAML"),
+        ("problems: [\n", "not YAML"),
+        ("targets: 3\nproblems: [{n: 1}]\n", "targets is 3"),
+    ],
+)
+def test_a_bad_yaml_file_is_refused_with_what_is_good(tmp_path: Path, text: str, said: str) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / "p.yaml"
+    file.write_text(text)
+    refuses = targets_in if said.startswith("targets") else lambda file: read(file, [swept.scale], Limits())
+    with pytest.raises(BadInput, match=said):
+        refuses(file)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"\.csv, \.yaml or \.yml"):
+        read(tmp_path / "p.json", [swept.scale], Limits())
+    with pytest.raises(BadInput, match="there is no file"):
+        read(tmp_path / "p.csv", [swept.scale], Limits())
+
+
+# --- devices ------------------------------------------------------------------------------------------
+
+
+def test_devices_are_gpus_or_disjoint_sets_of_cores() -> None:
+    first = usable_cores()[0]
+    assert [(place.name, place.gpu) for place in places("0,gpu:2", {})] == [("gpu:0", "0"), ("gpu:2", "2")]
+    assert [place.gpu for place in places("1", {"CUDA_VISIBLE_DEVICES": "5,GPU-77"})] == ["GPU-77"]
+    assert places("cpu", {})[0].cores == usable_cores()
+    assert places(f"cpu:{first}", {})[0].environ(jobs=8)["TUNESMITH_JOBS"] == "1"
+    for text, said in (
+        (f"cpu:{first},cpu:{first}", "in two devices"), ("0,gpu:0", "in two devices"), (f"cpu,cpu:{first}", "two"),
+        ("cpu:99999", "not one of this process's"), ("cpu:b", "no core"), ("cpu:5-2", "ends before"), ("tpu", "GPUs"),
+        (" , ", "names none"), ("cpu:", "no core"),
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match=said):
+            places(text, {})
+    with pytest.raises(BadInput, match="leaves 1 GPUs"):
+        places("1", {"CUDA_VISIBLE_DEVICES": "5"})
+
+
+@given(st.sets(st.integers(0, 300), min_size=1))
+def test_a_set_of_cores_is_spelled_and_read(cores: set[int]) -> None:
+    assert cores_of(spell_cores(cores)) == tuple(sorted(cores))
+
+
+def test_cores_are_locked_one_by_one_and_a_gpu_by_who_it_is(tmp_path: Path) -> None:
+    import threading
+
+    store = Store.open(tmp_path)
+    both, one = Device("cpu", "x", "avx2", 2, uid="0-1"), Device("cpu", "x", "avx2", 1, uid="1")
+    assert both.places == ("cpu:0", "cpu:1")
+    assert both == Device("cpu", "x", "avx2", 2, uid="2-3")  # for a Key they are the same
+    held: dict[str, bool] = {}
+
+    def try_it(device: Device) -> None:
+        with store.device_lock([f"test-{place}" for place in device.places], 0.0) as mine:
+            held[device.uid] = mine
+
+    with store.device_lock("test-cpu:0", 0.0):
+        for device in (both, one):
+            thread = threading.Thread(target=try_it, args=(device,))
+            thread.start()
+            thread.join()
+    assert held == {"0-1": False, "1": True}
+    with store.device_lock(["test-cpu:1", "test-cpu:0"], 0.0) as mine:  # nobody kept a part of it
+        assert mine
+
+
+# --- the order ----------------------------------------------------------------------------------------
+
+
+def test_neighbours_follow_each_other_the_largest_first() -> None:
+    tasks = [Task("t", "gemm", f"K={k},M={m},N=64") for m in (1, 512, 64) for k in (128, 4096)]
+    ordered = [[(task.fields["K"], task.fields["M"]) for task in run] for run in runs(tasks)]
+    assert ordered == [[(4096, 512), (4096, 64), (4096, 1)], [(128, 512), (128, 64), (128, 1)]]
+
+
+def test_a_worker_keeps_to_a_run_and_helps_with_others_at_the_end() -> None:
+    queue = Queue([task(n, m) for m in (1, 2) for n in (1, 2, 3)])
+    queue.join(OURS, "cuda", {})
+    order = {0: list[str](), 1: list[str]()}
+    for worker in (0, 1, 0, 0, 0, 1):
+        taken = queue.take(worker, OURS)
+        assert taken is not None
+        order[worker].append(taken.problem)
+        queue.done(worker, OURS, Result("tuned", OURS))
+    assert order == {0: ["m=2,n=3", "m=2,n=2", "m=2,n=1", "m=1,n=1"], 1: ["m=1,n=3", "m=1,n=2"]}
+    assert queue.take(0, OURS) is None
+    assert queue.unfinished() == []
+
+
+def test_each_kind_of_device_does_all_of_it() -> None:
+    queue = Queue([task(1), task(2)])
+    queue.join(OURS, "cuda", {})
+    queue.join(OTHER, "cpu", {task(1): Result("known", OTHER)})
+    for identity, count in ((OURS, 2), (OTHER, 1)):
+        for _ in range(count):
+            assert queue.unfinished()
+            assert queue.take(0, identity) is not None
+            queue.done(0, identity, Result("tuned", identity))
+        assert queue.take(0, identity) is None
+    assert queue.unfinished() == []
+
+
+def test_a_task_of_a_lost_worker_comes_back_and_is_left_when_it_is_once_too_many() -> None:
+    queue = Queue([task(1), task(2)])
+    queue.join(OURS, "cuda", {})
+    deaths = 0
+    while (taken := queue.take(0, OURS)) is not None:
+        if taken == task(2):
+            deaths += 1
+            assert queue.lost(0, OURS) == (task(2) if deaths == TRIES else None)
+        else:
+            queue.done(0, OURS, Result("tuned", OURS))
+    assert deaths == TRIES
+    assert queue.unfinished() == []
+
+
+def test_a_kernel_for_another_kind_of_device_is_left_and_said_so() -> None:
+    queue = Queue([task(1), task(2), Task("t", "other", "n=1")])
+    queue.join(OURS, "cuda", {})
+    seen: list[str] = []
+    while (taken := queue.take(0, OURS)) is not None:
+        seen.append(taken.kernel)
+        queue.done(0, OURS, Result("elsewhere" if taken.kernel == "scale" else "tuned", OURS))
+    assert sorted(seen) == ["other", "scale"]  # one was enough to see
+    assert queue.unfinished() == [task(1), task(2)]
+
+
+# --- what is done -------------------------------------------------------------------------------------
+
+
+def test_what_is_done_is_read_again_whatever_became_of_the_file(tmp_path: Path) -> None:
+    done = Done(tmp_path, [task(1), task(2)])
+    result = Result("tuned", OURS, config={"a": 1}, median_s=1e-3)
+    done.add(task(1), result)
+    with done.path.open("a") as file:
+        file.write('{"task": "' + task(2).digest + '", "result": {"fate": "tu')  # its writer was killed
+    done.add(task(2), result)
+    with done.path.open("a") as file:
+        file.write('\n[1]\n{"task": "nobody", "result": {}}\n{"task": "' + task(2).digest + '", "result": {}}\n')
+    assert Done(tmp_path, [task(2), task(1)]).results() == {OURS: {task(1): result, task(2): result}}
+    assert Done(tmp_path, [task(2)]).results() == {}  # another sweep
+    os.unlink(done.path)
+    assert done.results() == {}

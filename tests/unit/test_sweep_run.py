@@ -1,0 +1,290 @@
+"""Whole sweeps in worker processes: same Choices, nothing measured twice, whoever dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests import swept
+
+import tunesmith
+from tunesmith import Config
+from tunesmith.cli import main
+from tunesmith.errors import LookupMiss
+from tunesmith.options import options
+from tunesmith.store import default_store
+from tunesmith.sweep.devices import usable_cores
+from tunesmith.sweep.workers import Orders
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are held to cores, and end with their parent")
+
+ROOT = Path(__file__).parents[2]
+Sweep = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture(autouse=True)
+def workers_find_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))  # what a child looks through is what its parent does
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sweep:
+    """Sweeps over sizes of a kernel of `swept`: (exit code, the answer)."""
+
+    def run(kernel: str, sizes: list[int] | Path, *more: str) -> tuple[int, dict[str, Any]]:
+        file = sizes if isinstance(sizes, Path) else problems(tmp_path, sizes)
+        code = main(["sweep", str(file), "--targets", f"tests.swept:{kernel}", "--json", *more])
+        out = capsys.readouterr().out
+        return code, json.loads(out) if out else {}
+
+    return run
+
+
+def problems(folder: Path, sizes: list[int]) -> Path:
+    file = folder / "problems.csv"
+    file.write_text("n\n" + "".join(f"{n}\n" for n in sizes))
+    return file
+
+
+def two_devices() -> str:
+    """Two sets of cores where there are two, else what there is."""
+    return ",".join(f"cpu:{core}" for core in usable_cores()[:2])
+
+
+def by_size(answer: dict[str, Any], field: str) -> dict[int, Any]:
+    return {int(row["problem"].removeprefix("n=")): row[field] for row in answer["results"]}
+
+
+def history() -> dict[str, list[str]]:
+    """By problem that has a Choice, the dates of the searches that its Trials are of."""
+    path = options().cache_dir / "store.sqlite"
+    if not path.exists():
+        return {}
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute(
+            "SELECT k.data, t.at FROM trials t JOIN keys k ON k.id = t.key JOIN choices c ON c.key = k.id ORDER BY t.id"
+        ).fetchall()
+    found: dict[str, list[str]] = {}
+    for key, at in rows:
+        found.setdefault(json.loads(key)["problem"], []).append(at)
+    return found
+
+
+# --- what it does ---------------------------------------------------------------------------------------
+
+
+def test_workers_choose_what_a_search_of_each_would_and_a_second_run_measures_nothing(sweep: Sweep) -> None:
+    code, answer = sweep("scale", [1, 2, 3, 4, 5, 6], "--devices", two_devices())
+    assert code == 0
+    assert by_size(answer, "config") == {n: {"a": 4} for n in range(1, 7)}
+    assert set(by_size(answer, "fate").values()) == {"tuned"}
+    assert len({row["device"] for row in answer["results"]}) == 1  # two sets of as many cores are alike
+    before = history()
+    assert {problem: len(dates) for problem, dates in before.items()} == {f"n={n}": 3 for n in range(1, 7)}
+
+    code, answer = sweep("scale", [1, 2, 3, 4, 5, 6], "--devices", two_devices())
+    assert (code, set(by_size(answer, "fate").values())) == (0, {"known"})
+    code, answer = sweep("scale", [1, 2, 3, 4, 5, 6], "--devices", two_devices(), "--resume")
+    assert (code, set(by_size(answer, "fate").values())) == (0, {"known"})
+    assert history() == before
+
+
+def test_progress_and_a_table_are_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = problems(tmp_path, [1, swept.IMPOSSIBLE])
+    assert main(["sweep", str(file), "--targets", "tests.swept:scale", "--devices", "cpu"]) == 1
+    out, said = capsys.readouterr()
+    assert "scale(n=1)" in out
+    assert "Config(a=4)" in out
+    assert "2 problems on 1 device in" in out
+    assert "1 tuned, 1 failed" in out
+    assert "no inputs of this size" in said
+
+
+def test_a_problem_that_fails_and_one_that_kills_its_workers_leave_the_rest_alone(sweep: Sweep) -> None:
+    sizes = [1, 2, swept.DEADLY, swept.DEADLY_ONCE, swept.IMPOSSIBLE]
+    code, answer = sweep("scale", sizes, "--devices", two_devices())
+    assert code == 1
+    fates = {1: "tuned", 2: "tuned", swept.DEADLY: "failed", swept.DEADLY_ONCE: "tuned", swept.IMPOSSIBLE: "failed"}
+    assert by_size(answer, "fate") == fates
+    why = by_size(answer, "error")
+    assert "SIGKILL" in why[swept.DEADLY]
+    assert "no inputs of this size" in why[swept.IMPOSSIBLE]
+
+    start = time.monotonic()
+    code, answer = sweep("scale", sizes, "--devices", two_devices(), "--resume")  # and kills no more of them
+    assert by_size(answer, "fate") == {**fates, 1: "known", 2: "known", swept.DEADLY_ONCE: "known"}
+    assert "SIGKILL" in by_size(answer, "error")[swept.DEADLY]
+    assert time.monotonic() - start < 60
+
+
+def test_a_candidate_that_ends_its_process_is_a_failure_and_the_process_serves_many_problems(sweep: Sweep) -> None:
+    code, answer = sweep("apart", [3, 2, 1], "--devices", f"cpu:{usable_cores()[0]}")
+    assert code == 0
+    assert by_size(answer, "config") == {1: {"a": 4}, 2: {"a": 2}, 3: {"a": 4}}
+    assert by_size(answer, "failed") == {1: 0, 2: 1, 3: 0}
+    processes = {
+        n: set((options().cache_dir / f"launched-{n}").read_text().split()) for n in (1, 2, 3)
+    }  # fmt: skip
+    assert len(processes[3]) == 1
+    assert processes[3] < processes[2]  # it went on to the next problem, where it met its end
+    assert len(processes[1]) == 1
+    assert str(os.getpid()) not in set().union(*processes.values())
+
+
+def test_what_runs_on_another_kind_of_device_is_left_undone(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, answer = sweep("scale", [1, 2], "--devices", "cpu", "--retry")
+    assert (code, answer["left"]) == (0, [])
+    real = Orders.of
+    monkeypatch.setattr(Orders, "of", lambda *args: replace(real(*args), simulates="cuda:NVIDIA H200:sm_90:132"))
+    code, answer = sweep("slow", [1, 2], "--devices", "cpu")
+    assert code == 1
+    assert [row["problem"] for row in answer["left"]] == ["n=1", "n=2"]
+    assert "none of the devices of this sweep (cuda)" in answer["left"][0]["why"]
+
+
+def test_a_device_that_is_not_there_is_given_up(sweep: Sweep, capsys: pytest.CaptureFixture[str]) -> None:
+    code, answer = sweep("scale", [1], "--devices", "63")
+    assert code == 1
+    assert answer["results"] == []
+    assert "gpu:63" in answer["left"][0]["why"]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--executor", "slurm"), "known: local, ray"), (("--devices", "cpu,cpu"), "in two devices"),
+        (("--budget", "0"), "above 0"), (("--adviser", "tests.swept:nobody"), ""),
+    ],
+)  # fmt: skip
+def test_bad_options_are_refused(sweep: Sweep, more: tuple[str, ...], said: str) -> None:
+    code, _ = sweep("scale", [1], *more)
+    assert code == (2 if said else 1)
+
+
+# --- an adviser -----------------------------------------------------------------------------------------
+
+
+def test_an_adviser_says_what_is_tried_first_and_how_long(sweep: Sweep) -> None:
+    devices = ("--devices", f"cpu:{usable_cores()[0]}")
+    code, answer = sweep("scale", [8, 4, 2], *devices, "--adviser", "tests.swept:advise")
+    assert code == 0
+    assert by_size(answer, "config") == {n: {"a": 4} for n in (8, 4, 2)}
+    assert by_size(answer, "measured") == {8: 3, 4: 1, 2: 1}
+    code, answer = sweep("slow", [8], *devices, "--adviser", "tests.swept:advise_badly")
+    assert by_size(answer, "config") == {8: {"a": 1}}
+
+
+# --- killed ---------------------------------------------------------------------------------------------
+
+
+def test_a_driver_that_is_killed_goes_on_and_measures_nothing_twice(tmp_path: Path, sweep: Sweep) -> None:
+    sizes = list(range(20, 40))
+    file, last = problems(tmp_path, sizes), 0
+    for kill in (signal.SIGKILL, signal.SIGINT):
+        driver = started(file, "slow")
+        done = tmp_path / "tunesmith-cache" / "sweeps"
+        deadline = time.monotonic() + 60
+        while finished(done) < last + 3 and driver.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        driver.send_signal(kill)
+        out, said = driver.communicate(timeout=60)
+        assert driver.returncode == (130 if kill == signal.SIGINT else -9), said
+        last, before = finished(done), history()
+        assert 3 <= last < len(sizes)
+        if kill == signal.SIGINT:
+            assert json.loads(out)["interrupted"] is True
+            assert b"--resume" in said
+    code, answer = sweep("slow", file, "--devices", two_devices(), "--resume")
+    assert code == 0
+    fates = list(by_size(answer, "fate").values())
+    assert len(fates) == len(sizes)
+    assert fates.count("known") >= last
+    after = history()
+    assert {problem: after[problem] for problem in before} == before
+    assert all(len(dates) == 3 or problem not in before for problem, dates in after.items())
+
+
+def started(file: Path, kernel: str) -> subprocess.Popen[bytes]:
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "tunesmith", "sweep", str(file), "--targets", f"tests.swept:{kernel}"]
+    return subprocess.Popen(
+        [*command, "--devices", two_devices(), "--resume", "--json"],
+        env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def finished(folder: Path) -> int:
+    return sum(path.read_bytes().count(b'"task"') for path in folder.glob("*.jsonl"))
+
+
+# --- lists of real traffic ---------------------------------------------------------------------------------
+
+
+def test_lengths_that_never_repeat_are_as_many_searches_as_buckets(tmp_path: Path, sweep: Sweep) -> None:
+    """R36: hundreds of token counts, of which a search each would never end."""
+    sizes = [1 + 8191 * i // 29 for i in range(30)]
+    code, answer = sweep("bucketed", sizes, "--devices", two_devices())
+    assert code == 0
+    fates = list(by_size(answer, "fate").values())
+    assert len(fates) == len(sizes)
+    assert fates.count("tuned") == len(history()) <= 14
+    assert fates.count("known") == len(sizes) - fates.count("tuned")
+
+
+def test_what_a_frozen_server_missed_is_swept_and_then_served(
+    tmp_path: Path, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R21: a warm-up with other sizes than the traffic's; the server's own misses are the list to tune."""
+    missed = tmp_path / "missed.csv"
+    monkeypatch.setenv("TUNESMITH_CAPTURE", str(missed))
+    options.cache_clear()
+    with tunesmith.policy("lookup", strict=True):
+        for n in (30, 31, 30):
+            with pytest.raises(LookupMiss):
+                swept.scale(n)
+    monkeypatch.delenv("TUNESMITH_CAPTURE")
+    options.cache_clear()
+    with open(missed, "a") as file:
+        file.write("other_kernel,7,1\n")
+    code, answer = sweep("scale", missed, "--devices", "cpu")
+    assert (code, set(by_size(answer, "problem"))) == (0, {30, 31})
+    swept.scale.dispatcher.clear()
+    with tunesmith.policy("lookup", strict=True):
+        swept.scale(30)
+        swept.scale(31)
+        with pytest.raises(LookupMiss, match="n"):
+            swept.scale(32)
+
+
+def _keys() -> list[Any]:
+    return default_store().keys("scale")
+
+
+# --- Ray --------------------------------------------------------------------------------------------------
+
+
+def test_actors_on_ray_choose_the_same(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    sizes = [1, 2, swept.DEADLY, swept.IMPOSSIBLE]
+    code, answer = sweep("scale", sizes, "--devices", two_devices(), "--executor", "ray")
+    assert code == 1
+    assert {row["problem"]: row["config"] for row in answer["results"] if row["fate"] == "tuned"} == {
+        "n=1": {"a": 4}, "n=2": {"a": 4}
+    }  # fmt: skip
+    assert by_size(answer, "fate")[swept.DEADLY] == "failed"
+    assert answer["left"] == []
+    assert default_store().choice(swept.scale.key(1)) is None  # of this process's cores: another device
+    stored = [default_store().choice(key) for key in _keys()]
+    assert [choice.choice.config for choice in stored if choice is not None] == [Config(a=4)] * 2
