@@ -10,8 +10,8 @@ tuned by strategy `transfer` from what the searches of the others found, beside 
 the space, less 1, by all recorded samples. `without_model` does the same without a model. `chain` goes through M in
 rising order: the first is tuned alone, each other one starts from what the transfers before it found.
 
-With `--across`, between chips: convolutions that others measured on an A100 and a W7800. What is known of the one is all
-its times, or its best configuration alone (a table's row); the strategy is then followed on the other's times.
+With `--across`, between chips: convolutions that others measured on an A100 and a W7800. What is known of the one is
+all its times, or its best configuration alone (a table's row); the strategy is then followed on the other's times.
 `alone_regret` is the median of searches that know nothing and may try as many.
 """
 
@@ -227,9 +227,10 @@ def main() -> None:
     print("  ".join(f"{name} {value:.4g}" for name, value in summary.items()))
     if options.write:
         given = " ".join(str(path) for path in options.recordings) if options.recordings != USUAL else ""
+        command = f"python benchmarks/transfer.py --write {'--across ' if chips else ''}{given}".strip()
         print(write(
             "transfer", "recorded", protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
-            command=" ".join(["python benchmarks/transfer.py --write", *["--across"] * bool(chips), given]).strip(), rows=[*rows, *bare, *chain, *chips],
+            command=command, rows=[*rows, *bare, *chain, *chips],
             summary=summary, versions={name: version(name) for name in ("numpy",)}, folder=options.folder,
         ))  # fmt: skip
 
