@@ -130,8 +130,8 @@ def test_nothing_compiled_is_the_answer_no(capfd: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("target", "arch", "says"),
     [
-        ("product", "sm_75", "good values: gfx942, sm_100, sm_80"),
-        ("no_triton", "sm_90", "is a callable kernel: only Triton and CUDA"),
+        ("product", "sm_75", "good values: gfx942, gfx950, sm_100, sm_80"),
+        ("no_triton", "sm_90", "is a callable kernel: only Triton, CUDA, CuTe DSL and FlyDSL"),
         ("reads", "sm_90", "to run without a GPU it has to make its tensors by"),
     ],
 )

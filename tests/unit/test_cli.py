@@ -203,7 +203,7 @@ def test_a_file_without_attribute_says_what_is_in_it(run: Run, target: Target) -
     [
         (
             ("tun",),
-            "unknown command 'tun': did you mean 'tune'? known: tune, explain, verify, record, guard, distill, ",
+            "unknown command 'tun': did you mean 'tune'? known: tune, sweep, explain, verify, record, guard, distill, ",
         ),
         (("store", "inf"), "unknown command 'inf': did you mean 'info'? known: info, gc, export, merge, refresh"),
         (("store",), "good ones: info, gc, export, merge, refresh"),
@@ -433,7 +433,7 @@ def test_doctor_without_a_compiler_says_what_to_type(run: Run, monkeypatch: pyte
     from tunesmith.options import options
 
     monkeypatch.setenv("TUNESMITH_CC", str(tmp_path / "no-such-compiler"))
-    for name in ("triton", "cuda", "flydsl"):
+    for name in ("triton", "cuda", "cute", "flydsl"):
         monkeypatch.setattr(backends, f"_{name}", lambda name=name: backends.BackendState(name, False, "not installed"))
     options.cache_clear()
     ended = run("doctor")

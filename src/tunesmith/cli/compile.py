@@ -57,8 +57,8 @@ def _ahead_kernel(kernel: TunedKernel) -> AheadKernel:
     found: Any = getattr(inner, "inner", inner)  # some Configs of which have hooks
     if not hasattr(found, "for_target"):
         raise BadInput(
-            f"{inner.name} is a {inner.backend} kernel: only Triton, CUDA and FlyDSL kernels can be compiled for a GPU "
-            "that is not here"
+            f"{inner.name} is a {inner.backend} kernel: only Triton, CUDA, CuTe DSL and FlyDSL kernels can be compiled "
+            "for a GPU that is not here"
         )
     return found
 
