@@ -118,12 +118,13 @@ def _by_all(
 ) -> Any:
     """Every expert on all tokens: the most work, but nothing that the host has to know."""
     total = torch.promote_types(x.dtype, torch.float32)
-    known = (topk_ids >= 0) & (topk_ids < E)
-    weights = torch.zeros((M, E + 1), dtype=total, device=x.device)
-    weights.scatter_add_(1, torch.where(known, topk_ids, E).long(), topk_weights.to(total))
+    ids = torch.where((topk_ids >= 0) & (topk_ids < E), topk_ids, E).long()
+    weights = torch.zeros((M, E + 1), dtype=total, device=x.device).scatter_add_(1, ids, topk_weights.to(total))
+    asked = torch.zeros((M, E + 1), dtype=torch.bool, device=x.device).scatter_(1, ids, True)
     out = torch.zeros((M, K), dtype=total, device=x.device)
     for expert in range(E):
-        out += _expert(x, w1[expert], w2[expert]) * weights[:, expert, None]
+        made = _expert(x, w1[expert], w2[expert]) * weights[:, expert, None]
+        out += torch.where(asked[:, expert, None], made, 0.0)  # of a token that is not its own it may well be infinite
     return out.to(x.dtype)
 
 

@@ -64,6 +64,12 @@ check([40, 17], 6, 1, 16, 40, page=3, SPLITS=2)
 check([40, 17], 2, 1, 16, 40, page=32, SPLITS=8, dtype=torch.float32, scale=0.3)
 check([40], 40, 2, 32, 40, page=16, SPLITS=2, BLOCK_N=32)
 check([60, 17], 4, 4, 16, 60, max_len=50, SPLITS=2)
+
+q, k, v = torch.randn(1, 2, 16), torch.randn(1, 40, 1, 16), torch.randn(1, 40, 1, 16)
+k[0, 3] = float("nan")
+for splits in (1, 4):
+    named = dict(zip(PARAMETERS, arguments(q, k, v, torch.tensor([40]), None, None, None)))
+    assert run(device, plan(Config({**BASE, "SPLITS": splits}), named), named)["out"].isnan().all(), splits
 print("right")
 """)
 

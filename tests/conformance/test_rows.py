@@ -112,6 +112,13 @@ for how in HOW[1:3]:
     torch.testing.assert_close(y, x.softmax(-1), equal_nan=True)
     launch(device.layernorm, how, (far, None, None, y), (40,), 2, 40, 1e-5)
     torch.testing.assert_close(y[:2], torch.nn.functional.layer_norm(far, (40,)), atol=3e-3, rtol=3e-3)
+
+x, dy, w = torch.randn(3, 40), torch.randn(3, 40), torch.randn(40)
+for how in HOW:  # without eps a row of zeros, which pads a block of rows, has an infinite scale
+    y, dw = torch.zeros(3, 40), torch.zeros(40)
+    launch(gradient.rmsnorm_backward, how, (dy, x, w, y, dw), (40, 40), 3, 40, 0.0)
+    for mine, exact in zip((y, dw), rmsnorm_backward.reference(dy, x, w, 0.0), strict=True):
+        torch.testing.assert_close(mine.double(), exact, atol=1e-4, rtol=1e-4)
 print("right")
 """
 

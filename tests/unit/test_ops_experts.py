@@ -74,6 +74,15 @@ def test_experts_are_right_by_every_way_also_those_of_other_devices(dtype: Any) 
     assert ops.fused_moe(x[:0], w1, w2, weights[:0], ids[:0]).shape == (0, 16)
 
 
+def test_an_expert_that_was_not_asked_changes_nothing_however_it_fails() -> None:
+    x, w1, w2, weights, ids = layer(torch.float32)
+    ids[ids == 0] = -1
+    exact = fused_moe.reference(x, w1, w2, weights, ids)
+    w1[0] = float("nan")
+    for way in (ops_moe._by_loop, ops_moe._by_all):
+        assert off(way(*fused_moe.arguments(x, w1, w2, weights, ids)), exact) < ALLOWED[torch.float32], way
+
+
 @pytest.mark.parametrize("dtype", list(ALLOWED))
 @pytest.mark.parametrize("page", [0, 7])
 def test_attention_is_right_by_every_way_whatever_lies_behind_a_sequence(dtype: Any, page: int) -> None:

@@ -16,6 +16,7 @@ from torch.library import opcheck
 from tunesmith import choose, ops
 from tunesmith.core.outcome import Failed
 from tunesmith.errors import BadInput
+from tunesmith.row_ops.ways import way_of
 
 F = torch.nn.functional
 SHAPES = ((5, 33), (2, 3, 16), (7,), (1, 1), (0, 4), (3, 0))
@@ -92,10 +93,21 @@ def test_other_dimensions_dtypes_and_weights_are_torchs() -> None:
     same(ops.rms_norm(x.mT), F.rms_norm(x.mT, (4,), None, 1e-6))
 
 
+def test_an_integer_eps_is_the_number_and_no_constant_of_a_binary() -> None:
+    x = torch.randn(3, 5)
+    for eps in (1, 2):
+        assert all(
+            type(way_of(name).arguments(*arrays, eps=eps)[-1]) is float
+            for name, arrays in (("rms_norm", (x,)), ("layer_norm", (x,)), ("add_rms_norm_", (x, x.clone())))
+        )
+        same(ops.rms_norm(x, None, eps), F.rms_norm(x, (5,), None, eps))
+
+
 def test_mistakes_are_named() -> None:
     x = torch.randn(3, 5)
     mistakes: list[tuple[Callable[[], Any], str]] = [
         (lambda: ops.silu_and_mul(x), "needs an even last dimension"),
+        (lambda: ops.silu_and_mul(torch.tensor(1.0)), "needs an even last dimension"),
         (lambda: ops.rms_norm(x, torch.randn(4)), r"weight is \(4,\); needs \(5,\)"),
         (lambda: ops.add_rms_norm_(x, torch.randn(3, 4)), "needs one shape and one dtype"),
         (lambda: ops.add_rms_norm_(x[:1].expand(3, 5), x), "its elements share memory"),

@@ -70,7 +70,7 @@ def in_place(launch: Any, x: Any, residual: Any, w: Any, eps: float) -> tuple[An
         )
     (flat, copied), (other, other_copied) = shared.written("x", x), shared.written("residual", residual)
     w = shared.vector("w", w, flat.shape[1])
-    launch(flat, other, w, *flat.shape, eps)
+    launch(flat, other, w, *flat.shape, float(eps))
     if copied:
         x.copy_(flat.view(x.shape))
     if other_copied:

@@ -48,4 +48,4 @@ def layernorm(x: Any, w: Any = None, b: Any = None, eps: float = EPS) -> Any:  #
     """
     flat = shared.matrix("x", x)
     w, b = shared.vector("w", w, flat.shape[1]), shared.vector("b", b, flat.shape[1])
-    return kernel(flat, w, b, *flat.shape, eps).view(x.shape)
+    return kernel(flat, w, b, *flat.shape, float(eps)).view(x.shape)

@@ -46,4 +46,4 @@ def rmsnorm(x: Any, w: Any = None, eps: float = EPS) -> Any:  # x: (…, n), w: 
     """
     flat = shared.matrix("x", x)
     w = shared.vector("w", w, flat.shape[1])
-    return kernel(flat, w, *flat.shape, eps).view(x.shape)
+    return kernel(flat, w, *flat.shape, float(eps)).view(x.shape)

@@ -84,6 +84,6 @@ def rmsnorm_backward(
         raise BadInput(f"dw is {tuple(dw.shape)} {dw.dtype}; needs ({n},) torch.float32, without gaps")
     dx = torch.empty(tuple(flat.shape), device=x.device, dtype=x.dtype)
     kernel(
-        slope, flat, shared.vector("w", w, n), dx, dw, *flat.shape, eps
+        slope, flat, shared.vector("w", w, n), dx, dw, *flat.shape, float(eps)
     )  # fmt: skip
     return dx.view(x.shape), dw

@@ -69,6 +69,6 @@ def half(name: str, x: Any) -> int:
     Raises:
         BadInput: where it is odd.
     """
-    if x.shape[-1] % 2:
+    if not x.ndim or x.shape[-1] % 2:
         raise BadInput(f"silu_and_mul: {name} is {tuple(x.shape)}; needs an even last dimension, (…, 2 n)")
     return int(x.shape[-1]) // 2

@@ -87,19 +87,19 @@ def _of_matrix(x: Any) -> tuple[Any, ...]:
 
 def _for_rms_norm(x: Any, weight: Any = None, eps: float = rms.EPS) -> tuple[Any, ...]:
     flat, *sizes = _of_matrix(x)
-    return flat, rows.vector("weight", weight, flat.shape[1]), *sizes, eps
+    return flat, rows.vector("weight", weight, flat.shape[1]), *sizes, float(eps)
 
 
 def _for_layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = layer.EPS) -> tuple[Any, ...]:
     flat, *sizes = _of_matrix(x)
     n = flat.shape[1]
-    return flat, rows.vector("weight", weight, n), rows.vector("bias", bias, n), *sizes, eps
+    return flat, rows.vector("weight", weight, n), rows.vector("bias", bias, n), *sizes, float(eps)
 
 
 def _for_add(x: Any, residual: Any, weight: Any = None, eps: float = rms.EPS) -> tuple[Any, ...]:
     flat, *sizes = _of_matrix(x)
     other = rows.matrix("residual", residual)
-    return flat, other, rows.vector("weight", weight, flat.shape[1]), *sizes, eps
+    return flat, other, rows.vector("weight", weight, flat.shape[1]), *sizes, float(eps)
 
 
 def _for_silu_and_mul(x: Any) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ def compile_key(*, module: str, name: str, key: str, output: str, arch: str) -> 
         output: where quack's cache has the object file.
     """
     os.environ["CUTE_DSL_ARCH"] = arch  # before CuTe DSL is imported, which else takes sm_100a
-    os.environ.setdefault("QUACK_ARCH", arch.removeprefix("sm_").rstrip("a"))
+    os.environ["QUACK_ARCH"] = arch.removeprefix("sm_").rstrip("a")
     take_architecture(arch)
     kernel.module("cache").CACHE_DIR = str(Path(output).parents[1])
     function = attribute_of(kernel.module(module.partition(".")[2]), name)

@@ -71,7 +71,7 @@ def attend(
         total = total * shrink + tl.sum(e, 1)
         made = tl.dot(e.to(values.dtype), values, made * shrink[:, None], input_precision="ieee")
         top = higher
-    some = tl.where(total > 0, total, 1.0)  # of a part without keys `made` is zero
+    some = tl.where(total == 0, 1.0, total)  # of a part without keys `made` is zero; NaN stays NaN
     made /= some[:, None]
     row = b * HQ + h
     if SPLITS == 1:
@@ -79,7 +79,7 @@ def attend(
     else:
         row = row * SPLITS + part
         tl.store(parts + row[:, None] * D + d[None, :], made, mask=inside)
-        known = tl.where(total > 0, top + tl.log2(some), float("-inf"))
+        known = tl.where(total == 0, float("-inf"), top + tl.log2(some))
         tl.store(sums + row, known, mask=inner < group)
 
 

@@ -21,7 +21,7 @@ def _whole(
         value = tl.load(x + row * stride_x + column, mask=inside, other=0.0).to(tl.float32)
         slope = tl.load(dy + row * stride_dy + column, mask=inside, other=0.0).to(tl.float32)
         scale = tl.rsqrt(tl.sum(value * value, 1) / n + eps)[:, None]
-        value = value * scale
+        value = tl.where(inside, value * scale, 0.0)  # without eps a row that is not there would be 0 times infinity
         if dw is not None:
             total += slope * value
         slope = slope * _vector(w, column, n, 1.0).to(tl.float32)
@@ -64,7 +64,7 @@ def _looped(
             ).to(tl.float32)  # fmt: skip
             if dw is not None:
                 at = start + tl.arange(0, BLOCK)
-                part = tl.sum(slope * value * scale[:, None], 0)
+                part = tl.sum(tl.where(inside, slope * value * scale[:, None], 0.0), 0)
                 tl.atomic_add(dw + at, part, mask=at < n, sem="relaxed")
             slope = slope * _vector(w, column, n, 1.0).to(tl.float32)
             slope = (slope - value * along) * scale[:, None]
