@@ -58,7 +58,8 @@ class Queue:
         with self._changed:
             if identity in self._lanes:
                 return []
-            taken = {task: result for task, result in done.items() if task in self.tasks}
+            mine = set(self.tasks)
+            taken = {task: result for task, result in done.items() if task in mine}
             todo = [task for task in self.tasks if task not in taken]
             self._lanes[identity] = _Lane(kind, runs(todo), finished=set(taken))
             return list(taken.items())

@@ -16,7 +16,7 @@ from typing import Any
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
 from tunesmith.core.problem import Problem
-from tunesmith.errors import BadInput, BudgetEnded, Busy, MissingEngine, NoWorkingConfig, WorkerLost
+from tunesmith.errors import BadInput, BudgetEnded, Busy, MissingEngine, NoWorkingConfig, TunesmithWarning, WorkerLost
 from tunesmith.events import Compiled, Event, Sampled, Started, Summary, watched
 from tunesmith.journal import Journal
 from tunesmith.options import options
@@ -188,10 +188,17 @@ def _searched(
     except (NoWorkingConfig, BudgetEnded, Busy, BadInput, WorkerLost) as failure:
         error = _first_lines(failure)
     seen = summary or (heard[-1] if heard else None)
-    if error and seen is not None and any(seen.failures):
-        journal.failed(key, error)
-    elif summary is not None and journal.failure(key) is not None:
-        journal.worked(key)
+    try:
+        if error and seen is not None and any(seen.failures):
+            journal.failed(key, error)
+        elif summary is not None and journal.failure(key) is not None:
+            journal.worked(key)
+    except OSError as trouble:  # what was found is in the store all the same
+        warnings.warn(
+            f"{journal.path} cannot be written ({trouble}); what failed will be tried again",
+            TunesmithWarning,
+            stacklevel=2,
+        )
     return _result(work, summary, seen, error, entry_text(default_store(), key) if work.send else "")
 
 
