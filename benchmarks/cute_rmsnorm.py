@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def dry() -> None:
     from tunesmith.backends.ahead import compile_space, target_device
 
     configs = [Config(THREADS=128, ROWS=1, VEC=8, KEEP=keep) for keep in (True, False)]
-    made = lambda: example.inputs(Problem({"M": 64, "N": N}))  # noqa: E731
+    made = partial(example.inputs, Problem({"M": 64, "N": N}))
     for one in compile_space(example.kernel, configs, made, target_device("sm_90"), 2):
         print(one.config, one.failed or one.resources)
     wide, flat = (cute.sym_int(), cute.sym_int()), (cute.sym_int(),)

@@ -14,28 +14,34 @@ from typing import Any
 
 import pytest
 
-for package in ("cutlass.cute", "cuda.bindings.driver", "numpy"):
-    pytest.importorskip(package, reason=f"needs {package}: pip install 'tunesmith[cute,cpu]'", exc_type=ImportError)
+pytest.importorskip(
+    "cutlass.cute", reason="needs the packages of: pip install 'tunesmith[cute,cpu]'", exc_type=ImportError
+)
+pytest.importorskip(
+    "cuda.bindings.driver", reason="needs the packages of: pip install 'tunesmith[cute,cpu]'", exc_type=ImportError
+)
+pytest.importorskip("numpy", reason="needs the packages of: pip install 'tunesmith[cute,cpu]'")
 
-if find_spec("tvm_ffi") is None:  # not imported here: it imports torch, which takes seconds
-    pytest.skip("needs tvm_ffi: pip install 'tunesmith[cute]'", allow_module_level=True)
+import numpy as np
+from tests import cute_kernels
+from tests.fake_cuda import H200, FakeDriver, GpuArray, fake_gpu
 
-import numpy as np  # noqa: E402
-from tests import cute_kernels  # noqa: E402
-from tests.fake_cuda import H200, FakeDriver, GpuArray, fake_gpu  # noqa: E402
+import tunesmith
+from tunesmith import Config, Failed, Problem, Space
+from tunesmith.backends import cute, describe
+from tunesmith.backends.ahead import compile_space, target_device
+from tunesmith.backends.cute.compile import object_beside
+from tunesmith.backends.cute.launch import load_module
+from tunesmith.cli import main
+from tunesmith.conformance import KernelConformance, ready
+from tunesmith.errors import BadInput, CompileFailed, MissingEngine, OutOfResources, SpaceError
+from tunesmith.kernel import Built, Kernel
+from tunesmith.workers import compile_all
 
-import tunesmith  # noqa: E402
-from tunesmith import Config, Failed, Problem, Space  # noqa: E402
-from tunesmith.backends import cute, describe  # noqa: E402
-from tunesmith.backends.ahead import compile_space, target_device  # noqa: E402
-from tunesmith.backends.cute.compile import object_beside  # noqa: E402
-from tunesmith.backends.cute.launch import load_module  # noqa: E402
-from tunesmith.cli import main  # noqa: E402
-from tunesmith.conformance import KernelConformance, ready  # noqa: E402
-from tunesmith.errors import BadInput, CompileFailed, MissingEngine, OutOfResources, SpaceError  # noqa: E402
-from tunesmith.kernel import Built, Kernel  # noqa: E402
-from tunesmith.workers import compile_all  # noqa: E402
-
+# not imported here: it imports torch, which takes seconds
+pytestmark = pytest.mark.skipif(
+    find_spec("tvm_ffi") is None, reason="needs the packages of: pip install 'tunesmith[cute,cpu]'"
+)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cute_rmsnorm.py"
 NO_FIELDS = Problem({})
 
