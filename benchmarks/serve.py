@@ -7,8 +7,9 @@ The matrix product of `examples/triton_gemm.py` over M in 1…8192, N = K = 4096
 Offline, all configurations are timed briefly at the last of each class of sizes, and those near the fastest there once
 more, for longer, at its last and its first. A class is the sizes that no tile tells apart: 64 of them, 128 above 4096;
 below 64, where the tile is filled up with rows that are there and few rows crowd in the cache, it ends at each power of
-two. The fewest ranges of classes with one configuration each that loses little at either end of any class become the
-rows of a table, at the sizes with which the nearest row serves just these ranges.
+two. The fewest ranges of classes with one configuration each that loses little at either end of any class, beyond what
+its best for both ends loses, become the rows of a table, at the sizes with which the nearest row serves just these
+ranges.
 
 A new process with an empty store looks up every size that is checked, and calls it: those on each side of every row
 boundary, and others up to 48. It counts what was measured or stored. Then it times warm calls of sizes that have no
@@ -73,9 +74,14 @@ class Class:
     at_last: Samples
 
     def lost(self) -> dict[Config, float]:
-        """What each configuration loses to the fastest, at the end where it loses more."""
+        """What each configuration loses at the end where it loses more, beyond what one row must.
+
+        Another one may be the fastest at either end: what the best for both loses is in every table.
+        """
         first, last = over_fastest(self.at_first), over_fastest(self.at_last)
-        return {config: max(first[config], over) - 1 for config, over in last.items() if config in first}
+        both = {config: max(first[config], over) for config, over in last.items() if config in first}
+        least = min(both.values())
+        return {config: over - least for config, over in both.items()}
 
 
 def over_fastest(samples: Samples) -> dict[Config, float]:
@@ -111,7 +117,7 @@ def class_of(case: Case, kernel: Any, first: int, last: int) -> Class:
 
 
 def keys_for(classes: Sequence[Class], tolerance: float) -> dict[int, Config]:
-    """The fewest rows with which the nearest, however far, loses at most `tolerance` at either end of any class."""
+    """The fewest rows with which the nearest, however far, loses at most `tolerance` more than a class must."""
     sections = [Section(one.first, one.last, one.lost()) for one in classes]
     return dict(cover(sections, RULE, tolerance).rows)
 

@@ -283,6 +283,21 @@ def test_configs_from_all_over_the_space_compile(launched: Any) -> None:
     assert len(launched.launches) == 12
 
 
+def test_vectors_that_are_not_given_compile(launched: Any) -> None:
+    """The interpreter takes what the compiler does not: code after the return of a case that does not hold."""
+    made = 0
+    for name in KERNELS:
+        kernel = shipped()[name]
+        names = list(kernel.kernel.signature.parameters)
+        absent = [name for name in ("w", "b", "dw") if name in names]
+        given = arguments(name, 300, 1000, 1000)
+        for missing in [absent, *([one] for one in absent if len(absent) > 1)]:
+            args = [None if name in missing else arg for name, arg in zip(names, given, strict=True)]
+            kernel(*args)
+            made += 1
+    assert len(launched.launches) == made
+
+
 # --- other people's kernels: no list of Configs, hints instead -----------------------------------------------------
 
 

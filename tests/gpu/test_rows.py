@@ -158,6 +158,7 @@ def test_gradients_are_torchs_and_accumulate() -> None:
     assert off(twice, 2 * once.double()) < 1e-5
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_opcheck_and_compile() -> None:
     x, w, b = normal(8, 64, dtype=torch.float16), *(normal(64, dtype=torch.float16) for _ in range(2))
     opcheck(torch.ops.tunesmith.softmax, (x,))

@@ -31,7 +31,8 @@ def _vector(w, column, n, usual: tl.constexpr):
     """A vector along the columns; where there is none, a number."""
     if w is None:
         return tl.full((1, 1), usual, tl.float32)
-    return tl.load(w + column, mask=column < n, other=0.0)
+    else:  # what follows a return is compiled nevertheless
+        return tl.load(w + column, mask=column < n, other=0.0)
 
 
 # --- softmax ---
