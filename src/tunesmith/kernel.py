@@ -179,7 +179,7 @@ class Kernel(Protocol):
         ...
 
     def dtypes(self) -> Mapping[str, Sequence[str]]:
-        """For each array argument that takes only some dtypes, their names; the usual one first."""
+        """For each array argument the dtypes it takes, the usual one first, none if it takes any. Empty if unknown."""
         ...
 
     def compile_job(self, config: Config, problem: Problem, device: Device) -> Job | None:

@@ -36,6 +36,7 @@ from tunesmith.errors import (  # noqa: E402
     OutOfResources,
     SpaceError,
 )  # fmt: skip
+from tunesmith.inputs import problem_of  # noqa: E402
 from tunesmith.kernel import Built, Kernel  # noqa: E402
 from tunesmith.workers import compile_all  # noqa: E402
 
@@ -363,6 +364,13 @@ def test_the_examples_compile_for_both_chips(name: str, monkeypatch: pytest.Monk
         assert kernel.resources_of(tuned.declared.default, built, device).spills == 0
     few = [(config, kernel.compile_job(config, NO_FIELDS, H200)) for config in configs[:: len(configs) // 4]]
     assert all(isinstance(built, Built) for _, built in compile_all(few, 1))
+
+
+def test_the_dtype_of_a_template_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    module = importlib.import_module("cuda_reduce")
+    asked = problem_of(module.kernel, module.row_sums.declared, "rows=4,n=8,x.dtype=float16")
+    assert asked.text == "n=8,rows=4,x.dtype=float16,y.dtype=float32"
 
 
 # --- launching ---

@@ -59,6 +59,16 @@ def test_a_written_problem_is_completed() -> None:
     assert done("M=1,N=2,dtype=float16,b.dtype=float32") == "M=1,N=2,a.dtype=float16,b.dtype=float32,causal=false"
 
 
+def test_an_array_of_any_dtype_has_one_where_it_is_asked_for() -> None:
+    def done(text: str) -> str:
+        return complete(Problem.parse(text), ("M",), ("x", "y"), {"x": (), "y": ("float32",)}, {}).text
+
+    assert done("M=1") == "M=1,y.dtype=float32"
+    assert done("M=1,x.dtype=float16") == "M=1,x.dtype=float16,y.dtype=float32"
+    with pytest.raises(ProblemError, match=r"x.dtype cannot be float15; good values: float64"):
+        done("M=1,x.dtype=float15")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

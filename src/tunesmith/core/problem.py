@@ -194,7 +194,8 @@ def complete(
         given: what was written: dimensions, `dtype=` for all arrays or `ARG.dtype=` for one, flags.
         dims: the dimensions that must be there, integers of at least 0.
         arrays: the kernel's array arguments; none for a kernel that does not say, which then takes any `.dtype`.
-        dtypes: for each array, the dtype names it takes; the first is what it gets when nothing is said.
+        dtypes: for each array, the dtype names it takes, the first being what it gets when nothing is said; without any
+            it takes all, and the Problem says nothing of it unless asked.
         optional: flags and other fields with the value they have when nothing is said.
 
     Raises:
@@ -207,8 +208,11 @@ def complete(
             raise ProblemError(unknown("problem field", name, known))
     fields: dict[str, object] = {name: _dimension(name, given, dims) for name in dims}
     for array in arrays:
-        good = dtypes.get(array) or DTYPES
-        asked = given.get(f"{array}.dtype", given.get("dtype", good[0]))
+        usual = dtypes.get(array)  # none for an array of any dtype: unasked, it is as `make_inputs` makes it
+        good = usual or DTYPES
+        asked = given.get(f"{array}.dtype", given.get("dtype", usual[0] if usual else None))
+        if asked is None:
+            continue
         if asked not in good:
             raise ProblemError(f"{array}.dtype cannot be {_spell(asked)}; good values: {', '.join(good)}")
         fields[f"{array}.dtype"] = asked

@@ -141,7 +141,7 @@ class CudaKernel:
         return driver.device_at(self._index_of(args))
 
     def dtypes(self) -> Mapping[str, Sequence[str]]:
-        return {p.name: p.dtypes for p in self.prototype.parameters if p.dtypes}
+        return {p.name: p.dtypes for p in self.prototype.parameters if p.is_array}
 
     # --- for a call ---
 
