@@ -155,7 +155,7 @@ def test_attributes_and_qualifiers_are_read_over() -> None:
     assert str(kernel.prototype) == (
         "__global__ void f<float, 8>(const float *x, uint32_t *y, unsigned long long n, void *raw)"
     )
-    assert kernel.dtypes() == {"x": ("float32",), "y": ("uint32",)}
+    assert kernel.dtypes() == {"x": ("float32",), "y": ("uint32",), "raw": ()}
 
 
 @pytest.mark.parametrize(
