@@ -46,6 +46,7 @@ class Evaluation:
         incumbent: what is in use today: it is timed to the end of each race it is in.
         first_error: what the first failure raised: the cause of the error when nothing works.
         cut_short: whether the latest race was stopped before its end.
+        stopped: whether the budget ended before the strategy did.
     """
 
     subject: Subject
@@ -60,6 +61,8 @@ class Evaluation:
     measure_s: float = 0.0
     first_error: BaseException | None = None
     cut_short: bool = False
+    stopped: bool = False
+    _anew: bool = False
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
     _stored_at: float = field(default_factory=perf_counter)
     _bench: Bench = field(init=False)
@@ -151,11 +154,14 @@ class Evaluation:
         """The search is over: its worker goes."""
         self._bench.close()
 
-    def evaluate(self, batch: Sequence[Config]) -> None:
+    def evaluate(self, batch: Sequence[Config], *, anew: bool = False) -> None:
         """Compile, load and race a batch, in its order; its Trials are stored even when Ctrl-C ends it.
 
         Under a budget, part of the time goes to compiling and the rest to the race; what the compilers did not get
         to has its turn when time is left, beside the fastest so far.
+
+        Args:
+            anew: what a race of the whole batch finds takes the place of what is known, though it be fewer samples.
 
         Raises:
             Busy: when another search has been measuring on the device for too long.
@@ -163,6 +169,7 @@ class Evaluation:
         """
         left = list(batch)
         self._isolate()
+        self._anew = anew
         try:
             while left and not self.over:
                 seen = self._evaluate_once(left)
@@ -171,6 +178,7 @@ class Evaluation:
                 rest = [config for config in left if config not in seen]
                 left = [*[c for c in self.leaders if c not in rest], *rest] if rest else []
         finally:
+            self._anew = False
             self._commit()
 
     def _evaluate_once(self, batch: Sequence[Config]) -> set[Config]:
@@ -340,15 +348,20 @@ class Evaluation:
         """
         outcomes = race.outcomes
         for config in configs:
-            if config in outcomes and not self._known_better(config, outcomes[config]):
+            if config in outcomes and not self._known_better(config, outcomes[config], race.ended):
                 executable, compile_s = self._ready[config]
-                self._add(config, outcomes[config], executable.resources, compile_s)
+                before = self.trials.get(config)  # compiled then, and found now
+                self._add(config, outcomes[config], executable.resources, (before and before.compile_s) or compile_s)
         if at_once or perf_counter() - self._stored_at >= STORE_EVERY_S:
             self._commit()
 
-    def _known_better(self, config: Config, outcome: Measured | Failed) -> bool:
+    def _known_better(self, config: Config, outcome: Measured | Failed, ended: bool) -> bool:
         """Whether an earlier race of this search has more samples of it: this one has only begun, or was cut short."""
         before = self.trials.get(config)
+        if self._anew and ended:
+            return False
+        if self._anew and before is not None and isinstance(outcome, Measured):
+            return True  # all of this race or nothing: parts of two cannot be compared
         if before is None or not isinstance(before.outcome, Measured) or not isinstance(outcome, Measured):
             return False
         return len(before.outcome.samples) > len(outcome.samples)

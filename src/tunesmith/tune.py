@@ -17,6 +17,7 @@ from tunesmith.core.stats import median
 from tunesmith.errors import BudgetEnded, NoWorkingConfig, TunesmithWarning
 from tunesmith.evaluate import Evaluation
 from tunesmith.events import Started, Summary, say
+from tunesmith.finals import kept_back, last_race
 from tunesmith.kernel import Clock
 from tunesmith.measure.failure import all_failed, is_machines
 from tunesmith.measure.pick import Verdict, unfinished
@@ -92,7 +93,14 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     with searching(), closing(state):
         first = promising(subject, default, store, effort.first) if legal != [] else []
         since = "" if concluded is None else concluded.searched_at
-        _follow(state, known, first, *_to_time_again(state, known, stored, since))
+        again, needed = _to_time_again(state, known, stored, since)
+        ranks = legal is not None and _is_ranked(state)
+        if ranks or effort.strategy == "exhaustive":  # one race
+            _follow(state, known, first, again, needed, ranks)
+        else:
+            with kept_back(state):
+                _follow(state, known, first, again, needed, ranks)
+            last_race(state)
         _check_winner(state, known)
     done = {**known, **state.trials}
     return _conclude(state, legal if legal is not None else list(done), done, cut, len(known))
@@ -157,19 +165,24 @@ def _to_time_again(
 
 
 def _follow(
-    state: Evaluation, known: Mapping[Config, Trial], first: Sequence[Config], again: Sequence[Config], needed: bool
-) -> None:
-    """Drive the strategy: hand it the Trials it asks for, from the store or by measuring."""
+    state: Evaluation, known: Mapping[Config, Trial], first: Sequence[Config], again: Sequence[Config], needed: bool,
+    ranks: bool,
+) -> None:  # fmt: skip
+    """Drive the strategy: hand it the Trials it asks for, from the store or by measuring.
+
+    Args:
+        ranks: whether the model chooses which of the whole Space are tried, and not the strategy.
+    """
     subject, effort = state.subject, state.effort
     seed, predict = (None, None) if subject.ranked else (effort.seed, subject.predict)
-    bound = effort.candidates if predict is not None else None  # the model's choice, not the strategy's
+    bound = effort.candidates if ranks else None
     limited = effort.budget_s is not None or effort.launches is not None
     in_reach = min(ENUMERATED, effort.launches or ENUMERATED) if limited else None
-    most = None if bound else effort.candidates or in_reach
+    most = None if ranks else effort.candidates or in_reach
     starts = [*first, *[config for config in known if config not in first]]
     steps = strategy(
-        effort.strategy, subject.space, effort.seed, starts=starts, most=most, say=say, problem=subject.exact,
-        device=subject.device.identity, near=effort.near, margin=effort.margin,
+        "exhaustive" if ranks else effort.strategy, subject.space, effort.seed, starts=starts, most=most, say=say,
+        problem=subject.exact, device=subject.device.identity, near=effort.near, margin=effort.margin,
         prior=None if subject.model is None else prior_of(subject.model, subject.exact, subject.device),
     )  # fmt: skip
     try:
@@ -188,6 +201,13 @@ def _follow(
         return
     finally:
         steps.close()
+
+
+def _is_ranked(state: Evaluation) -> bool:
+    """Whether a model chooses the Configs, so many as are allowed, out of a Space that can be listed."""
+    subject, effort = state.subject, state.effort
+    modelled = subject.predict is not None and not subject.ranked
+    return modelled and effort.candidates is not None and effort.strategy in ("auto", "exhaustive")
 
 
 def _check_winner(state: Evaluation, known: Mapping[Config, Trial]) -> None:
@@ -210,7 +230,7 @@ def _conclude(
     subject = state.subject
     bounded = state.effort.candidates is not None and len(state.trials) >= state.effort.candidates
     usual = _not_promising(state.effort) if state.effort.near else f"not drawn by {state.effort.strategy}"
-    why = _stopped_by(state) if state.over else BOUND if bounded else usual
+    why = _stopped_by(state) if state.stopped or state.over else BOUND if bounded else usual
     trials = tuple(done.get(config, Trial(config, Untried(why))) for config in legal)
     verdict = state.effort.verdict(trials, state.incumbent)
     summary = Summary(

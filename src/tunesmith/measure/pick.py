@@ -18,6 +18,8 @@ Pick: TypeAlias = Literal["cheapest", "fastest", "overlap"]
 PICKS: tuple[str, ...] = get_args(Pick)
 #: Who has fewer samples than this was far behind, or the race was cut short: its median is no rival to one of more.
 ENOUGH = 3
+#: Who may turn out as good as the fastest: within so many margins of its median, and so many at most.
+NEAR, FINALISTS = 2, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,19 @@ def pick(
         margin, confidence, _within(winner, ranking, confidence), "" if winner is fastest else why,
         winner.step_s,
     )  # fmt: skip
+
+
+def apart(trials: Sequence[Trial], margin: float = MARGIN, incumbent: Config | None = None) -> list[Config]:
+    """Who decides the verdict and has not been timed with the fastest: with it, the incumbent and who is near it; empty
+    where all have met."""
+    ranking = _ranked([_Timed.of(trial) for trial in trials if isinstance(trial.outcome, Measured)])
+    if not ranking:
+        return []
+    fastest = ranking[0]
+    near = [t for t in ranking if t.median_s <= fastest.median_s * (1 + NEAR * margin)][:FINALISTS]
+    deciding = [*near, *[t for t in ranking if t.trial.config == incumbent and t not in near]]
+    met = all(t is fastest or len(t.shared_with(fastest)) >= 2 for t in deciding)
+    return [] if met else [t.trial.config for t in deciding]
 
 
 def unfinished(trials: Sequence[Trial]) -> list[Trial]:
