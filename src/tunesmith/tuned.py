@@ -24,7 +24,7 @@ from tunesmith.dispatch import Call, Dispatcher, LeftOut
 from tunesmith.errors import BadInput, LookupMiss
 from tunesmith.events import Summary
 from tunesmith.isolate import Isolation
-from tunesmith.kernel import Clock, Job, Kernel
+from tunesmith.kernel import Clock, Executable, Job, Kernel
 from tunesmith.measure.allowed import captures_spared
 from tunesmith.measure.failure import name_the_config
 from tunesmith.ncu import compare, counters_of
@@ -412,7 +412,7 @@ class TunedKernel:
             raise
         if choice.source != ONLY:  # one Config is right for all
             self._left_out.note(subject.key, call.exact, call.args)
-        executable, fresh = self._binaries.get(choice, subject, call)
+        choice, executable, fresh = self._loaded(choice, subject, call)
         launch, kept = executable.launch, allowed is policy and choice.source != tracks.MEANWHILE
         if choice.source == ONLY and fresh:
             launch, kept = name_the_config(launch, self.kernel.name, choice.config), False
@@ -422,6 +422,10 @@ class TunedKernel:
         if self._notes_latest:
             self._served[launch] = choice
         return launch, kept and not self._exact_only
+
+    def _loaded(self, choice: Choice, subject: Subject, call: Call) -> tuple[Choice, Executable, bool]:
+        """(what is used, its compiled Config, whether that was made just now)."""
+        return choice, *self._binaries.get(choice, subject, call)
 
     # --- as an object ----------------------------------------------------------------------------
 

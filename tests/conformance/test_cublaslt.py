@@ -17,9 +17,10 @@ import torch
 from tunesmith import Config, Problem
 from tunesmith.backends.c_compiler import compiler
 from tunesmith.core.device import known_device
-from tunesmith.errors import BadInput, DeviceError, MissingEngine
+from tunesmith.errors import BadInput, DeviceError, MissingEngine, TunesmithWarning
 from tunesmith.kernels.gemm import arguments, cublaslt, reference
 from tunesmith.kernels.gemm.cublaslt_api import DTYPES, Library, Product
+from tunesmith.kernels.gemm.launch import KEPT_STRIDES
 
 SOURCE = Path(__file__).parents[1] / "data" / "cublaslt.c"
 STREAM = 77
@@ -89,7 +90,8 @@ class OnGpu:
         self.stride, self.data_ptr = inner.stride, inner.data_ptr
 
 
-def test_a_candidate_for_each_algorithm(dll: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def kernel(dll: Any, monkeypatch: pytest.MonkeyPatch) -> cublaslt.CublasLt:
     """As it is launched, with torch's CUDA functions replaced."""
     empty = torch.empty
     monkeypatch.setattr(cublaslt, "_dll", lambda: dll)
@@ -97,19 +99,102 @@ def test_a_candidate_for_each_algorithm(dll: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: empty(shape, dtype=dtype))
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
-    kernel = cublaslt.CublasLt()
+    for name in ("mm", "addmm"):
+        monkeypatch.setattr(torch, name, on_inner(getattr(torch, name)))
+    cublaslt._library.cache_clear()
+    return cublaslt.CublasLt()
+
+
+def on_inner(function: Any) -> Any:
+    return lambda *args: function(*[one.inner if isinstance(one, OnGpu) else one for one in args])
+
+
+def launched(dll: Any, launch: Any, a: torch.Tensor, b: torch.Tensor, *more: Any) -> int:
+    """Which algorithm a launch used, 0 for none of them; the product is checked."""
+    last = ctypes.c_int.in_dll(dll, "last_algorithm")
+    last.value = 0
+    on = [OnGpu(one) if isinstance(one, torch.Tensor) else one for one in (a, b, *more)]
+    found = launch(*arguments(*on))
+    torch.testing.assert_close(found.double(), reference(a, b, *more), rtol=1e-5, atol=1e-5)
+    return last.value
+
+
+def test_a_candidate_for_each_algorithm(dll: Any, kernel: cublaslt.CublasLt) -> None:
     assert kernel.versions() == {"cublasLt": "130100"}
     a, b, bias = torch.randn(6, 5), torch.randn(4, 5).T, torch.randn(4)
-    args = arguments(*map(OnGpu, (a, b, bias)), "relu")
-    bound = kernel.for_call(args)
-    for number in (0, 1):
+    bound = kernel.for_call(arguments(*map(OnGpu, (a, b, bias)), "relu"))
+    for number, algorithm in ((0, 7000), (1, 7002)):
         launch = bound.load(Config(ALGORITHM=number), Problem({}), None).launch
         other = torch.randn(6, 8)[:, 3:]
         for mine in (a, other, a, other):
-            found = launch(*arguments(OnGpu(mine), *args[1:3], "relu"))
-            torch.testing.assert_close(found.double(), reference(mine, b, bias, "relu"), rtol=1e-5, atol=1e-5)
-    with pytest.raises(BadInput, match="proposes 2 algorithms for this product: there is no 2"):
-        bound.load(Config(ALGORITHM=2), Problem({}), None)
+            assert launched(dll, launch, mine, b, bias, "relu") == algorithm
+    for number in (2, -1):
+        with pytest.raises(BadInput, match=f"proposes 2 algorithms for this product: there is no {number}"):
+            bound.load(Config(ALGORITHM=number), Problem({}), None)
+
+
+def overlapping(rows: int, columns: int) -> torch.Tensor:
+    return torch.as_strided(torch.randn(rows + columns), (rows, columns), (1, 1))
+
+
+@pytest.mark.parametrize("first", ["plain", "overlapping"])
+def test_what_it_can_not_read_is_torchs_whichever_call_comes_first(
+    dll: Any, kernel: cublaslt.CublasLt, first: str
+) -> None:
+    b, bias = torch.randn(5, 4), torch.randn(4)
+    plain, views = torch.randn(6, 5), [overlapping(6, 5), torch.randn(1, 5).expand(6, 5), torch.randn(12, 10)[::2, ::2]]
+    args = arguments(*map(OnGpu, (plain if first == "plain" else views[0], b)))
+    launch = kernel.for_call(args).load(Config(ALGORITHM=0), Problem({}), None).launch
+    for _ in range(2):
+        assert [launched(dll, launch, a, b) for a in (*views, plain)] == [0, 0, 0, 7000]
+    assert launched(dll, launch, plain, overlapping(5, 4)) == 0
+    launch = kernel.for_call(arguments(*map(OnGpu, (plain, b, bias)), "relu")).load(
+        Config(ALGORITHM=0), Problem({}), None
+    ).launch  # fmt: skip
+    assert [launched(dll, launch, a, b, bias, "relu") for a in (*views, plain)] == [0, 0, 0, 7000]
+
+
+def test_an_algorithm_is_what_it_is_and_not_its_place_in_a_list(dll: Any, kernel: cublaslt.CublasLt) -> None:
+    """Each Config is one algorithm where a call's list has it in another place, else that list's first, else torch."""
+    a, b, bias = torch.randn(6, 5), torch.randn(5, 4), torch.randn(4)
+    misaligned = torch.randn(5 * 6 + 4)[1:31].view(6, 5)
+    assert misaligned.data_ptr() % 16
+    for number, algorithm in ((0, 7000), (1, 7002)):
+        for at in (misaligned, a):
+            for more in ((), (bias,)):
+                bound = kernel.for_call(arguments(*map(OnGpu, (at, b, *more))))
+                launch = bound.load(Config(ALGORITHM=number), Problem({}), None).launch
+                assert launched(dll, launch, at, b, *more) == algorithm
+        assert launched(dll, launch, torch.randn(6, 600)[:, :5], b, bias) == 7100
+        assert launched(dll, launch, torch.randn(6, 800)[:, :5], b, bias) == 0
+        far = torch.randn(6, 1000)[:, :5]
+        with pytest.warns(TunesmithWarning, match="failed with cublasStatus_t 15: torch multiplies"):
+            assert launched(dll, launch, far, b, bias) == 0
+        assert launched(dll, launch, far, b, bias) == 0  # warned of once: a warning fails a test
+
+
+def test_launches_for_strides_do_not_pile_up(dll: Any, kernel: cublaslt.CublasLt) -> None:
+    wide, b = torch.randn(6, 400), torch.randn(5, 4)
+    launch = kernel.for_call(arguments(*map(OnGpu, (wide[:, :5], b)))).load(
+        Config(ALGORITHM=0), Problem({}), None
+    ).launch  # fmt: skip
+    alive = ctypes.c_int.in_dll(dll, "fake_alive")
+    before = alive.value
+    for pitch in range(6, 6 + 3 * KEPT_STRIDES):
+        assert launched(dll, launch, torch.randn(6, pitch)[:, :5], b) == 7000
+    assert alive.value - before <= 4 * (KEPT_STRIDES + 1)
+
+
+def test_a_bias_that_is_refused_is_said(dll: Any) -> None:
+    a, b, bias = torch.randn(6, 5), torch.randn(5, 4), torch.randn(4)
+    product = Product(Library(dll), cublaslt.wanted(arguments(a, b, bias)), 8, 0)
+    launch, refuses = product.launcher(product.algorithms[0]), ctypes.c_int.in_dll(dll, "refuses_bias")
+    refuses.value = 1
+    try:
+        with pytest.raises(DeviceError, match=r"cublasLtMatmulDescSetAttribute .* failed with cublasStatus_t 13"):
+            launch(b.data_ptr(), a.data_ptr(), torch.empty(6, 4).data_ptr(), bias.data_ptr(), None, STREAM)
+    finally:
+        refuses.value = 0
 
 
 def test_it_applies_to_one_product_with_relu_or_nothing() -> None:
@@ -119,8 +204,16 @@ def test_it_applies_to_one_product_with_relu_or_nothing() -> None:
 
     h200 = known_device("NVIDIA H200")
     good = [{}, {"activation": "relu"}, {"bias.dtype": "float16", "activation": "relu"}]
-    bad = [{"activation": "gelu"}, {"out": "float32"}, {"bias.dtype": "float32"}, {"a.strides": "xx1"}]
-    assert [cublaslt.applies(problem(**more), h200) for more in (*good, *bad)] == [True] * 3 + [False] * 4
+    bad = [
+        {"a.strides": "01"},
+        {"b.strides": "10"},
+        {"b.strides": "xx"},
+        {"activation": "gelu"},
+        {"out": "float32"},
+        {"bias.dtype": "float32"},
+        {"a.strides": "xx1"},
+    ]
+    assert [cublaslt.applies(problem(**more), h200) for more in (*good, *bad)] == [True] * 3 + [False] * 7
 
 
 def test_without_the_library_it_has_no_version_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ def test_every_algorithm_of_cublaslt_is_right(dtype: Any) -> None:
             for more in ((None, None), (bias, "relu")):
                 args = arguments(a, b, *more)
                 bound, found = cublaslt.CublasLt().for_call(args), 0
-                for number in range(len(bound._product.algorithms)):
+                for number in range(len(bound._listed.algorithms)):
                     launch = bound.load(Config(ALGORITHM=number), Problem({}), None).launch
                     graph, found = torch.cuda.CUDAGraph(), found + 1
                     assert off(launch(*args), reference(a, b, *more)) < ALLOWED[dtype], (number, a.shape, a.stride())
@@ -145,6 +145,44 @@ def test_every_algorithm_of_cublaslt_is_right(dtype: Any) -> None:
                     torch.cuda.synchronize()
                     assert off(result, reference(a, b, *more)) < ALLOWED[dtype], (number, a.shape, a.stride())
                 assert found
+
+
+@pytest.mark.parametrize("dtype", list(ALLOWED))
+def test_an_algorithm_of_cublaslt_serves_calls_that_lie_otherwise(dtype: Any) -> None:
+    """By the algorithm that is configured alike, another, or torch: never an error."""
+    m, n, k = 64, 256, 512
+    plain, b, bias = normal(m, k, dtype=dtype), normal(n, k, dtype=dtype).mT, normal(n + 1, dtype=dtype)
+    flat = normal(m * (k + 8), dtype=dtype)
+    views = [
+        plain,
+        flat[1 : 1 + m * k].view(m, k),
+        normal(m, k + 1, dtype=dtype)[:, 1:],
+        normal(m, k + 64, dtype=dtype)[:, :k],
+        torch.as_strided(flat, (m, k), (8, 1)),
+        flat[:k].expand(m, k),
+        normal(2 * m, 2 * k, dtype=dtype)[::2, ::2],
+    ]
+    for more in ((None, None), (bias[:-1], "relu"), (bias[1:], "relu")):
+        for first in (views[0], views[1], views[4]):
+            bound = cublaslt.CublasLt().for_call(arguments(first, b, *more))
+            for number in range(len(bound._listed.algorithms)):
+                launch = bound.load(Config(ALGORITHM=number), Problem({}), None).launch
+                for a in views if first is views[1] else views[:1] + views[3:]:  # of one alignment, as calls of it are
+                    assert off(launch(*arguments(a, b, *more)), reference(a, b, *more)) < ALLOWED[dtype], number
+
+
+def test_the_library_says_how_its_algorithms_are_configured() -> None:
+    bound = cublaslt.CublasLt().for_call(
+        arguments(normal(64, 512, dtype=torch.bfloat16), normal(512, 256, dtype=torch.bfloat16))
+    )
+    listed = bound._listed
+    configuration = listed._library.configuration
+    assert None not in configuration(listed.algorithms[0])
+    for place, one in enumerate(listed.algorithms):
+        found = listed.like(one, 0)
+        assert found is not None
+        assert configuration(found) == configuration(one)
+        assert listed.like(one, place) is one
 
 
 def test_the_default_is_right_without_a_search() -> None:

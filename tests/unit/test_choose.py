@@ -18,7 +18,7 @@ from tunesmith.chooser import Chooser, torch_settings
 from tunesmith.chooser.numerics import error
 from tunesmith.chooser.settings import allows_tf32
 from tunesmith.core.device import Device, known_device
-from tunesmith.errors import BadInput
+from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithWarning
 
 LIBRARY = Config(by="torch.mm")
 
@@ -186,6 +186,23 @@ def test_a_choice_is_looked_up_by_another_process_and_stale_under_another_librar
     assert known is not None
     assert known.config["by"] == "einsum"
     assert "torch: 1.0, was" in known.note
+
+
+def test_what_does_not_load_here_is_served_by_the_library(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(EVERY, fast("tiled")).tune(*call)
+    monkeypatch.setattr(TILED.kernel, "load", refuses)
+    mm, said = made(EVERY, fast("tiled")), r"does not load: .*no such tile.*torch.mm serves instead"
+    with pytest.warns(TunesmithWarning, match=said):
+        torch.testing.assert_close(mm(*call), library(*call))
+    torch.testing.assert_close(mm(*call), library(*call))  # warned of once: a warning fails a test
+    other = made(EVERY)
+    monkeypatch.setattr(other.alternatives.candidates["torch.mm"].kernel, "load", refuses)
+    with tunesmith.policy("default"), pytest.raises(NoWorkingConfig, match="no such tile"):
+        other(*call)
+
+
+def refuses(*_: Any) -> Any:
+    raise BadInput("there is no such tile")
 
 
 def test_the_table_says_who_ran_how_fast_and_why_others_did_not(call: Any, capsys: pytest.CaptureFixture[str]) -> None:

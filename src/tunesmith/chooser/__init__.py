@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -23,12 +25,14 @@ from tunesmith.chooser.scores import scores
 from tunesmith.chooser.settings import torch_settings
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
-from tunesmith.core.outcome import Measured
+from tunesmith.core.outcome import Choice, Measured
 from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.stopping import CONFIDENCE, MARGIN
 from tunesmith.declaration import Declaration, Frontend, MakeInputs
-from tunesmith.errors import BadInput, unknown
-from tunesmith.kernel import Clock
+from tunesmith.dispatch import Call
+from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithWarning, unknown
+from tunesmith.kernel import Clock, Executable
+from tunesmith.subject import Subject
 from tunesmith.tuned import TunedKernel
 
 __all__ = [
@@ -165,3 +169,16 @@ class Chooser(TunedKernel):
         """Median seconds of every Config that was measured for a call."""
         _, _, trials = self.explanation(*args, **kwargs)
         return {t.config: t.outcome.median_s for t in trials if isinstance(t.outcome, Measured)}
+
+    def _loaded(self, choice: Choice, subject: Subject, call: Call) -> tuple[Choice, Executable, bool]:
+        """Where what is known can't be compiled or loaded here (a table is of another machine, a library of another
+        version), the library's call, with a warning: it works without us."""
+        stays = self.alternatives.stays
+        try:
+            return super()._loaded(choice, subject, call)
+        except NoWorkingConfig as error:
+            if choice.config == stays:
+                raise
+            said = f"{error}; {stays[BY]} serves instead: tune this call here, or take the row out of the table"
+            warnings.warn(said, TunesmithWarning, stacklevel=2)
+            return super()._loaded(replace(choice, config=stays, note=str(error)), subject, call)

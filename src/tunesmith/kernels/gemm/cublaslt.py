@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -14,10 +15,10 @@ from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
-from tunesmith.errors import BadInput, MissingEngine
+from tunesmith.errors import BadInput, DeviceError, MissingEngine, TunesmithWarning
 from tunesmith.kernel import Built, Specialised
 from tunesmith.kernels.gemm.cublaslt_api import Library, Matrix, Product, Wanted
-from tunesmith.kernels.gemm.launch import SAME, GemmKernel, Outline
+from tunesmith.kernels.gemm.launch import SAME, GemmKernel, Others, Outline
 from tunesmith.kernels.gemm.memory import fresh
 
 #: Algorithms that are asked for: behind the first few come others that the library itself thinks slow.
@@ -28,16 +29,25 @@ WORKSPACE_BYTES = 32 << 20
 space = Space(ALGORITHM=list(range(PROPOSED)))
 
 
+#: How its matrices may lie, as stride classes: rows or columns of neighbouring elements, none of which is repeated.
+_READS = frozenset({"x1", "1x", "11"})
+
+
 def applies(problem: Problem, device: Device) -> bool:
     """Whether a product is one that cuBLASLt computes whole: no batch, one dtype, relu or no activation (its gelu is
-    not torch's)."""
-    plain = problem["out"] == SAME and all(len(str(problem[f"{array}.strides"])) == 2 for array in ("a", "b"))
+    not torch's), matrices that it can read."""
+    plain = problem["out"] == SAME and all(problem[f"{array}.strides"] in _READS for array in ("a", "b"))
     bias = problem.get("bias.dtype")
     return plain and problem["activation"] in (None, "relu") and bias in (None, problem["a.dtype"])
 
 
 class CublasLt:
-    """The operation of `GemmKernel` by cuBLASLt: ALGORITHM is the place in the list that the library proposes."""
+    """The operation of `GemmKernel` by cuBLASLt: ALGORITHM is a place in the list that the library proposes.
+
+    The list depends on how matrices lie and on their addresses, which a Problem does not tell. So it is the list for
+    packed, aligned matrices; a call of the same Problem whose own list is another takes from it the algorithm that is
+    configured alike, else the first. What the library can't do at all, as where rows overlap, torch does.
+    """
 
     name, backend, per_problem, knobs = "cublasLt", "callable", True, frozenset({"ALGORITHM"})
     signature, specialised = GemmKernel.signature, Specialised(alignment=("a", "b", "bias"))
@@ -46,7 +56,7 @@ class CublasLt:
         self._args: tuple[Any, ...] = ()
 
     def fingerprint(self) -> str:
-        return f"{self.name}-1"  # to be raised when a Config means something else
+        return f"{self.name}-2"  # to be raised when a Config means something else
 
     def environment(self) -> Mapping[str, str]:
         return {}
@@ -66,7 +76,7 @@ class CublasLt:
 
     def for_call(self, args: Sequence[Any]) -> CublasLt:
         bound = copy.copy(self)
-        bound.__dict__.pop("_product", None)
+        bound.__dict__.pop("_listed", None)
         bound._args = tuple(Outline.of(value) if hasattr(value, "data_ptr") else value for value in args)
         return bound
 
@@ -80,38 +90,29 @@ class CublasLt:
         return None
 
     @cached_property
-    def _product(self) -> Product:
-        """The call's product on its device."""
-        import torch
-
-        index = int(self._args[0].device.index)
-        with torch.cuda.device(index):
-            return Product(_library(index), wanted(self._args), PROPOSED, WORKSPACE_BYTES)
+    def _listed(self) -> Product:
+        """The product whose algorithms a Config counts."""
+        return _product(self._args, packed(self._args))
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> CallExecutable:
         """Make a Config ready to launch.
 
         Raises:
-            BadInput: for an algorithm beyond the library's list, and strides that it does not take.
+            BadInput: for an algorithm beyond the library's list.
             DeviceError: when the library refuses.
             MissingEngine: when it is not there.
         """
-        number, proposed = config["ALGORITHM"], self._product.algorithms
-        if not isinstance(number, int) or not number < len(proposed):
+        number, proposed = config["ALGORITHM"], self._listed.algorithms
+        if not isinstance(number, int) or not 0 <= number < len(proposed):
             raise BadInput(f"cuBLASLt proposes {len(proposed)} algorithms for this product: there is no {number}")
-        launcher = self._product.launcher(proposed[number])
-
-        def other(args: Sequence[Any]) -> Callable[..., Any]:
-            return self.for_call(args).load(config, problem, None).launch
-
-        return CallExecutable(config, _launch(self._args, launcher, proposed[number].workspace_bytes, other))
+        return CallExecutable(config, _launch_for(self._args, self._listed, number))
 
 
 def wanted(args: Sequence[Any]) -> Wanted:
     """A call's product in cuBLAS's words. c row by row is its transpose column by column: cᵀ = bᵀ · aᵀ.
 
     Raises:
-        BadInput: for a matrix that has no dimension of stride 1.
+        BadInput: for a matrix that has no dimension of stride 1, and one whose rows overlap.
     """
     a, b, bias, _, m, n, _, activation, _, precision = args
     dtype = str(a.dtype).rpartition(".")[2]
@@ -122,53 +123,113 @@ def wanted(args: Sequence[Any]) -> Wanted:
     )  # fmt: skip
 
 
+def packed(args: Sequence[Any]) -> Wanted:
+    """The same with matrices that are aligned and packed in the order in which the call's are: it depends on the call's
+    Problem alone."""
+    a, b, bias, *rest = args
+    made = wanted((_packed(a), _packed(b), bias, *rest))
+    return replace(made, alignment=16)
+
+
+def _packed(x: Any) -> Outline:
+    (rows, columns), dtype = x.shape, x.dtype
+    return Outline(dtype, (rows, columns), (1, rows) if _is_turned(x) else (columns, 1), x.device, 0)
+
+
+def _is_turned(x: Any) -> bool:
+    row, column = x.stride()
+    return row == 1 != column
+
+
 def _matrix(name: str, x: Any) -> Matrix:
     """The transpose of a matrix as cuBLAS has it: read column by column it lies there as it is."""
     (rows, columns), (row, column) = x.shape, x.stride()
-    if (column == 1 or columns == 1) and (row >= columns or rows == 1):
-        return Matrix(columns, rows, max(row, columns))
-    if (row == 1 or rows == 1) and (column >= rows or columns == 1):
-        return Matrix(rows, columns, max(column, rows), turned=True)
+    usual = _is_turned(x)
+    for turned in (usual, not usual):
+        size, number, within, pitch = (rows, columns, row, column) if turned else (columns, rows, column, row)
+        if (within == 1 or size == 1) and (pitch >= size or number == 1):
+            return Matrix(size, number, size if number == 1 else pitch, turned)
     raise BadInput(f"cuBLASLt reads no matrix like {name}, {tuple(x.shape)} with strides {tuple(x.stride())}")
+
+
+def _product(args: Sequence[Any], asked: Wanted) -> Product:
+    """What the library has for it on the call's device."""
+    import torch
+
+    index = int(args[0].device.index)
+    with torch.cuda.device(index):
+        return Product(_library(index), asked, PROPOSED, WORKSPACE_BYTES)
 
 
 # --- a launch ---
 
 
+def _launch_for(args: Sequence[Any], listed: Product, number: int) -> Callable[..., Any]:
+    """The function for calls of a Problem, by the algorithm of that number in a list, or what stands in for it."""
+    run, workspace_bytes = _runner(args, listed, number)
+
+    def for_others(args: Sequence[Any]) -> Callable[..., Any]:
+        return _launch_for(args, listed, number)
+
+    return _launch(args, run, workspace_bytes, Others(for_others))
+
+
+def _runner(args: Sequence[Any], listed: Product, number: int) -> tuple[Callable[..., None] | None, int]:
+    """(what runs calls with these strides, `None` where torch has to; the workspace that it takes)."""
+    try:
+        asked = wanted(args)
+    except BadInput:  # the library can't read such a matrix
+        return None, 0
+    product, algorithm = listed, listed.algorithms[number]
+    if asked != packed(args):
+        try:
+            product = _product(args, asked)
+        except DeviceError as error:
+            a, b = (f"{tuple(x.shape)} with strides {tuple(x.stride())}" for x in args[:2])
+            warnings.warn(f"{error}: torch multiplies {a} and {b}", TunesmithWarning, stacklevel=2)
+            return None, 0
+        algorithm = product.like(algorithm, number)
+    return (None, 0) if algorithm is None else (product.launcher(algorithm), algorithm.workspace_bytes)
+
+
+def _by_torch(
+    a: Any, b: Any, bias: Any, batch: int, m: int, n: int, k: int, activation: str | None, out: str, precision: str
+) -> Any:
+    """The operation where cuBLASLt has nothing for a call."""
+    import torch
+
+    made = torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+    return made if activation is None else torch.relu_(made)
+
+
 def _launch(
-    args: Sequence[Any], run: Callable[..., None], workspace_bytes: int,
-    other: Callable[[Sequence[Any]], Callable[..., Any]],
-) -> Callable[..., Any]:  # fmt: skip
-    """The function for calls of one Problem; `other` makes it for those with other strides."""
+    args: Sequence[Any], run: Callable[..., None] | None, workspace_bytes: int, others: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function for calls of one Problem; `run` is right for the strides of these arguments, `others` sees to the
+    rest."""
     import torch
 
     a, b, _, _, m, n, *_ = args
     known, index = (a.stride(), b.stride()), int(a.device.index)
     output, scratch = fresh((m, n), a.dtype, a.device), fresh((workspace_bytes,), torch.int8, a.device)
     here, stream_of, on = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream, torch.cuda.device
-    turn, others = threading.Lock(), dict[tuple[object, ...], Callable[..., Any]]()
 
-    def queue(a: Any, b: Any, bias: Any, c: Any) -> None:
+    def queue(run: Callable[..., None], a: Any, b: Any, bias: Any, c: Any) -> None:
         workspace = scratch() if workspace_bytes else None
         at = None if workspace is None else workspace.data_ptr()
-        if bias is None:
-            run(b.data_ptr(), a.data_ptr(), c.data_ptr(), 0, at, stream_of(index))
-            return
-        with turn:
-            run(b.data_ptr(), a.data_ptr(), c.data_ptr(), bias.data_ptr(), at, stream_of(index))
+        run(b.data_ptr(), a.data_ptr(), c.data_ptr(), 0 if bias is None else bias.data_ptr(), at, stream_of(index))
 
     def launch(a: Any, b: Any, bias: Any, *given: Any) -> Any:
-        strides = a.stride(), b.stride()
-        if strides != known:
-            if strides not in others:
-                others[strides] = other((a, b, bias, *given))
-            return others[strides](a, b, bias, *given)
+        if (a.stride(), b.stride()) != known:
+            return others(a, b, bias, *given)
+        if run is None:
+            return _by_torch(a, b, bias, *given)
         c = output()
         if here() == index:
-            queue(a, b, bias, c)
+            queue(run, a, b, bias, c)
         else:
             with on(index):
-                queue(a, b, bias, c)
+                queue(run, a, b, bias, c)
         return c
 
     return launch

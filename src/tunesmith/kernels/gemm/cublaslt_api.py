@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,15 @@ _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _BIAS_POINTER, _BIAS_DTYPE = 3, 4, 7, 8, 
 _WORKSPACE, _REDUCTIONS, _ALIGNMENTS = 1, 3, (5, 6, 7, 8)
 #: cublasLtReductionScheme_t: parts of a sum that is split are kept in the type that is computed in
 _EXACT_REDUCTIONS = 2
+#: cublasLtMatmulAlgoConfigAttributes_t, and what each is read as: id, tile, parts of the sum, how they are added up,
+#: swizzle, custom option, stages, inner shape, cluster
+_CONFIGURATION: tuple[tuple[int, Any], ...] = (
+    (0, ctypes.c_int32), (1, ctypes.c_uint32), (2, ctypes.c_int32), (3, ctypes.c_uint32), (4, ctypes.c_uint32),
+    (5, ctypes.c_uint32), (6, ctypes.c_uint32), (7, ctypes.c_uint16), (8, ctypes.c_uint16),
+)  # fmt: skip
+
+#: divisible by more than any alignment
+_STAND_IN = 1 << 32
 
 _P, _I, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
 
@@ -44,6 +54,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cublasLtMatmulPreferenceSetAttribute": (_P, _I, _P, _S),
     "cublasLtMatmulPreferenceDestroy": (_P,),
     "cublasLtMatmulAlgoGetHeuristic": (_P,) * 7 + (_I, ctypes.POINTER(Result), ctypes.POINTER(_I)),
+    "cublasLtMatmulAlgoConfigGetAttribute": (_P, _I, _P, _S, ctypes.POINTER(_S)),
     # handle, product, alpha, A, its layout, B, its layout, beta, C, its layout, D, its layout, algorithm, workspace
     "cublasLtMatmul": (_P,) * 14 + (_S, _P),
 }
@@ -65,7 +76,7 @@ class Wanted:
     Attributes:
         compute: what sums are in, a key of COMPUTE.
         bias: of D's rows. relu: whether it is asked for.
-        alignment: of addresses, bytes.
+        alignment: of addresses, the bias's too, bytes.
         exact: parts of a sum that is split are not rounded to the dtype.
     """
 
@@ -103,7 +114,11 @@ class Library:
         """
         status = getattr(self.dll, name)(*args)
         if status:
-            raise DeviceError(f"{name} of cuBLASLt {self.version} failed with cublasStatus_t {status}")
+            raise self.failure(name, status)
+
+    def failure(self, name: str, status: int) -> DeviceError:
+        """What is raised where a function returned something else than success."""
+        return DeviceError(f"{name} of cuBLASLt {self.version} failed with cublasStatus_t {status}")
 
     def made(self, name: str, *args: Any) -> Any:
         """What a function of the library makes."""
@@ -111,11 +126,24 @@ class Library:
         self.call(name, ctypes.byref(found), *args)
         return found
 
+    def configuration(self, algorithm: Result) -> tuple[int | None, ...]:
+        """What an algorithm is, wherever it stands in a list: _CONFIGURATION's values, `None` for one that this version
+        of the library does not have."""
+        found: list[int | None] = []
+        for which, kind in _CONFIGURATION:
+            value, written = kind(), _S()
+            status = self.dll.cublasLtMatmulAlgoConfigGetAttribute(
+                ctypes.byref(algorithm, Result.algorithm.offset), which, ctypes.byref(value), ctypes.sizeof(value),
+                ctypes.byref(written),
+            )  # fmt: skip
+            found.append(None if status else value.value)
+        return tuple(found)
+
 
 class Product:
     """One product, with the algorithms that the library proposes for it, the one it thinks fastest first.
 
-    Threads: launches of a product with a bias, whose address is part of the product, have to follow each other.
+    Threads: launches of a product with a bias, whose address is part of the product, follow each other.
 
     Raises:
         DeviceError: when the library has no algorithm for it.
@@ -123,6 +151,7 @@ class Product:
 
     def __init__(self, library: Library, wanted: Wanted, most: int, workspace_bytes: int) -> None:
         self._library, made, dtype = library, library.made, DTYPES[wanted.dtype]
+        self._turn = threading.Lock()
         self._desc = made("cublasLtMatmulDescCreate", COMPUTE[wanted.compute], DTYPES["float32"])
         self._closing("cublasLtMatmulDescDestroy", self._desc)
         self._set(_TRANSPOSE_A, _I(wanted.a.turned))
@@ -130,6 +159,8 @@ class Product:
         self._set(_EPILOGUE, _I(EPILOGUES[wanted.bias, wanted.relu]))
         if wanted.bias:
             self._set(_BIAS_DTYPE, _I(dtype))
+            # What the library proposes depends on the bias's alignment: an address that has it and no more, never read.
+            self._set(_BIAS_POINTER, _P(_STAND_IN + wanted.alignment))
         self._layouts = [
             made("cublasLtMatrixLayoutCreate", dtype, one.rows, one.columns, one.pitch)
             for one in (wanted.a, wanted.b, wanted.d)
@@ -166,6 +197,15 @@ class Product:
             library.call("cublasLtMatmulPreferenceDestroy", asked)
         return [one for one in results[: number.value] if not one.state]
 
+    def like(self, algorithm: Result, place: int) -> Result | None:
+        """The algorithm of this product that is configured as one of another's list, from its place there on; where
+        there is none the one that the library thinks fastest, and `None` where it proposes nothing."""
+        wanted = self._library.configuration(algorithm)
+        for one in (*self.algorithms[place:], *self.algorithms[:place]):
+            if self._library.configuration(one) == wanted:
+                return one
+        return next(iter(self.algorithms), None)
+
     def launcher(self, algorithm: Result) -> Callable[[int, int, int, int, int | None, int], None]:
         """A function of the addresses of A, B, D, the bias and the workspace, and of the stream, that launches it.
 
@@ -178,17 +218,24 @@ class Product:
         one, zero = ctypes.byref(self._one), ctypes.byref(self._zero)
         how, workspace_bytes = ctypes.byref(algorithm, Result.algorithm.offset), algorithm.workspace_bytes
         set_, biased = self._library.dll.cublasLtMatmulDescSetAttribute, _P()
-        where, size = ctypes.byref(biased), ctypes.sizeof(biased)
+        where, size, turn = ctypes.byref(biased), ctypes.sizeof(biased), self._turn
 
-        def launch(a: int, b: int, d: int, bias: int, workspace: int | None, stream: int) -> None:
-            if bias:
-                biased.value = bias
-                set_(desc, _BIAS_POINTER, where, size)
+        def multiply(a: int, b: int, d: int, workspace: int | None, stream: int) -> None:
             status = matmul(
                 handle, desc, one, a, of_a, b, of_b, zero, d, of_d, d, of_d, how, workspace, workspace_bytes, stream
             )
             if status:
-                version = product._library.version
-                raise DeviceError(f"cublasLtMatmul of cuBLASLt {version} failed with cublasStatus_t {status}")
+                raise product._library.failure("cublasLtMatmul", status)
+
+        def launch(a: int, b: int, d: int, bias: int, workspace: int | None, stream: int) -> None:
+            if not bias:
+                multiply(a, b, d, workspace, stream)
+                return
+            with turn:
+                biased.value = bias
+                status = set_(desc, _BIAS_POINTER, where, size)
+                if status:
+                    raise product._library.failure("cublasLtMatmulDescSetAttribute", status)
+                multiply(a, b, d, workspace, stream)
 
         return launch

@@ -32,6 +32,8 @@ COMPUTED = frozenset({"EVEN_K", "WIDE", "PRECISION", "ACTIVATION", "DESCRIBED", 
 #: what addresses and strides of a matrix have to be divisible by where the copy engine reads it
 TMA_BYTES = 16
 ACTIVATIONS = ("relu", "gelu", "silu")
+#: Kinds of strides of one Problem whose launches are kept: views of a buffer that grows have ever new ones.
+KEPT_STRIDES = 64
 #: an output of a's dtype
 SAME = "same"
 
@@ -199,7 +201,11 @@ class GemmKernel:
         kernel, wanted = self._compiled(config)
         loaded = kernel.load(wanted.constants, problem, built)
         a, b, *_ = self._args
-        others = _Others(self, config)
+
+        def launch_for(args: Sequence[Any]) -> Callable[..., Any]:
+            return self.for_call(args, self._device).load(config, Problem({}), None).launch
+
+        others = Others(launch_for)
         launch = _launch(wanted, loaded.launch, (a.strides, b.strides), others, self._args)
         return GemmExecutable(config, loaded.resources, launch)
 
@@ -317,16 +323,23 @@ def _with_scratch(run: Callable[..., Any], device: Any) -> Callable[..., Any]:
     return lambda *args: copy_context().run(inside, *args)
 
 
-class _Others:
-    """Launches for calls of the same Problem with other strides, each compiled when it is first seen."""
+class Others:
+    """Launches for calls of the same Problem with other strides, each made when it is first seen.
 
-    def __init__(self, kernel: GemmKernel, config: Config) -> None:
-        self._kernel, self._config = kernel, config
+    Args:
+        launch_for: makes the one for the strides of a call's arguments.
+    """
+
+    def __init__(self, launch_for: Callable[[Sequence[Any]], Callable[..., Any]]) -> None:
+        self._launch_for = launch_for
         self._known: dict[tuple[object, ...], Callable[..., Any]] = {}
 
     def __call__(self, *args: Any) -> Any:
         strides = args[0].stride(), args[1].stride()
-        if strides not in self._known:
-            kernel = self._kernel.for_call(args)
-            self._known[strides] = kernel.load(self._config, Problem({}), None).launch
-        return self._known[strides](*args)
+        launch = self._known.get(strides)
+        if launch is None:
+            launch = self._launch_for(args)
+            if len(self._known) >= KEPT_STRIDES:
+                self._known.clear()
+            self._known[strides] = launch
+        return launch(*args)
