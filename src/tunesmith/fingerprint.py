@@ -19,6 +19,7 @@ import hashlib
 import importlib.metadata
 import inspect
 import json
+import linecache
 import logging
 import re
 import sys
@@ -30,12 +31,12 @@ from dataclasses import fields, is_dataclass
 from datetime import date, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec, resolve_name
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias, cast
 
-from tunesmith.core.pycode import is_source_of, lambda_source, normalised, reads
+from tunesmith.core.pycode import is_source_of, lambda_source, normalised, reads, written_in
 from tunesmith.errors import BadInput, FingerprintError
 
 #: packages that are named and never entered, even where the function asked about is theirs
@@ -382,7 +383,16 @@ def _of_flydsl(value: Any) -> Any:
 def _code_of(function: types.FunctionType) -> types.CodeType:
     """A function's code as it was written: CuTe DSL puts another in its place when it first compiles it."""
     original = getattr(function, "_original_code", None)
-    return original if isinstance(original, types.CodeType) else function.__code__
+    if isinstance(original, types.CodeType):
+        return original
+    replaced = getattr(function, "_preprocessed", False) is True  # by a version that does not keep the original
+    return _as_written(function.__code__) if replaced else function.__code__
+
+
+@lru_cache(maxsize=1024)  # the file may be edited later
+def _as_written(code: types.CodeType) -> types.CodeType:
+    """What the file says of code that was put in another's place; the code itself where there is no such file."""
+    return written_in("".join(linecache.getlines(code.co_filename)), code) or code
 
 
 def _is_dsl_wrapper(function: types.FunctionType) -> bool:
@@ -462,5 +472,5 @@ def _source(thing: types.FunctionType | type, rewritten: bool = False) -> str | 
             text = inspect.getsource(code)
             return normalised(text, code.co_name) if rewritten or is_source_of(text, code) else None
         return normalised(inspect.getsource(thing), thing.__name__)
-    except (OSError, TypeError):
+    except (OSError, TypeError, SyntaxError):  # of a file that is being edited
         return None

@@ -129,6 +129,20 @@ def is_source_of(text: str, code: types.CodeType) -> bool:
     return not candidates or any(_essence(candidate) == _essence(code) for candidate in candidates)
 
 
+def written_in(text: str, code: types.CodeType) -> types.CodeType | None:
+    """The code of a function as its file's text has it, for one that was rewritten in place; `None` where it has none.
+
+    Args:
+        code: the rewritten one. It begins where the function does, at its `def` or at the first of its decorators.
+    """
+    try:
+        module = compile(text, code.co_filename, "exec", dont_inherit=True)
+    except SyntaxError:
+        return None
+    before = [c for c in _codes(module) if c.co_name == code.co_name and c.co_firstlineno <= code.co_firstlineno]
+    return max(before, key=lambda c: c.co_firstlineno, default=None)
+
+
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for const in code.co_consts:
         if isinstance(const, types.CodeType):

@@ -51,7 +51,7 @@ def compile_config(*, where: str, path: list[str], source: str, **request: Any) 
     os.environ["CUTE_DSL_ARCH"] = str(request["arch"])  # before CuTe DSL is imported, which else takes sm_100a
     place, _, name = where.rpartition(":")
     function = _function_behind(attribute_of(load(place), name))
-    if where not in _sources:  # before it is compiled: versions before 4.7 change its code then for good
+    if where not in _sources:  # as it was imported: the file may be edited, and this child keeps the old function
         _sources[where] = fingerprint.of_function(function) if source else ""
     if source and _sources[where] != source:
         return Failed("compile", f"{where} has changed since this program imported it: start the program anew")
