@@ -24,12 +24,13 @@ from tunesmith.cli.doctor import doctor
 from tunesmith.cli.explain import explain
 from tunesmith.cli.guard import guard
 from tunesmith.cli.kernels import kernels
-from tunesmith.cli.output import CANNOT_TELL, GOOD, INTERRUPTED, NO, USAGE, Commands, installed, note
+from tunesmith.cli.output import CANNOT_TELL, GOOD, INTERRUPTED, NO, USAGE, Commands, complain, installed, works_long
 from tunesmith.cli.record import record
 from tunesmith.cli.sweep import sweep
 from tunesmith.cli.tune import tune
 from tunesmith.cli.verify import verify
 from tunesmith.errors import BadInput, Busy, StoreError, TunesmithError, TunesmithWarning, unknown
+from tunesmith.report.signs import ERRORS
 
 app = typer.Typer(
     cls=Commands,
@@ -40,14 +41,14 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: it is there at once
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(tune)
-app.command()(sweep)
+app.command()(works_long(tune))
+app.command()(works_long(sweep))
 app.command()(explain)
-app.command()(verify)
-app.command()(record)
-app.command()(guard)
+app.command()(works_long(verify))
+app.command()(works_long(record))
+app.command()(works_long(guard))
 app.command()(distill)
-app.command("compile")(compile_)
+app.command("compile")(works_long(compile_))
 app.command()(kernels)
 app.command()(doctor)
 app.add_typer(store.app, name="store")
@@ -88,23 +89,23 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # × and µ in a terminal of another encoding
+            stream.reconfigure(errors=ERRORS)  # × and µ in a terminal of another encoding
     with _short_warnings():
         try:
             code = app(args, prog_name="tunesmith", standalone_mode=False)
             return code if isinstance(code, int) else GOOD
         except _UsageError as error:
-            note(_usage(error))
+            complain(_usage(error))
         except (BadInput, StoreError) as error:
-            note(" ".join(str(error).split("\n")))
+            complain(" ".join(str(error).split("\n")))
         except Busy as error:
-            note(str(error))
+            complain(str(error))
             return CANNOT_TELL
         except TunesmithError as error:
-            note(str(error))
+            complain(str(error))
             return NO
         except (KeyboardInterrupt, typer.Abort):
-            note("interrupted")
+            complain("interrupted")
             return INTERRUPTED
     return USAGE
 
@@ -130,7 +131,7 @@ def _short_warnings() -> Generator[None]:
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if issubclass(category, TunesmithWarning):
-                note(f"warning: {message}")
+                complain(f"warning: {message}")
             else:
                 usual(message, category, *place, **more)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from tunesmith.cli.guard_summary import Line, Summary, of_findings, of_measured, of_sides
-from tunesmith.cli.output import AsJson, answers_only, note, print_json
+from tunesmith.cli.output import AsJson, answers_only, detail, note, print_json
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, wanted
 from tunesmith.cli.stored import stored
 from tunesmith.cli.target import find_target, find_targets
@@ -170,6 +170,6 @@ def _measure(
         skipped = [Line("cannot tell", key.kernel, key.problem.text, note=why) for key, why in known.left]
     if not todo and not skipped:
         note(f"nothing is stored of {kernel.kernel.name} for this source and device")
-    with Progress(total=len(todo)) as progress, watched(progress):
+    with Progress(total=len(todo), detail=detail()) as progress, watched(progress):
         found = measure(kernel, todo, base, limits, rounds)
     return of_measured(found, limits, skipped)

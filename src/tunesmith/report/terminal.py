@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.text import Text
 
 from tunesmith.core.key import Key
@@ -14,7 +13,8 @@ from tunesmith.core.problem import Problem
 from tunesmith.events import Event, Summary, watched
 from tunesmith.report.compilations import CompilationRow, compilation_table
 from tunesmith.report.explanation import Explanation
-from tunesmith.report.progress import Progress
+from tunesmith.report.live import answers, asides
+from tunesmith.report.progress import Detail, Progress
 from tunesmith.report.sweeping import sweep_line, sweep_tables
 from tunesmith.report.table import fact_table, result_table, score_table
 from tunesmith.sweep.drive import Outcome
@@ -34,14 +34,18 @@ __all__ = [
 
 
 @contextmanager
-def watch() -> Generator[None]:
+def watch(*, verbose: bool = False) -> Generator[None]:
     """Within this scope, every search of this thread shows its progress and its score table, on standard error.
+
+    Args:
+        verbose: each candidate's fate, too.
 
     >>> with tunesmith.watch():
     ...     matmul(a, b, c)  # doctest: +SKIP
     """
-    console = Console(stderr=True)
-    with Progress(console) as progress:
+    console = asides()
+    detail: Detail = "verbose" if verbose else "usual"
+    with Progress(console, detail=detail) as progress:
 
         def show(event: Event) -> None:
             progress(event)
@@ -54,22 +58,22 @@ def watch() -> Generator[None]:
 
 def print_explanation(key: Key, choice: Choice, trials: Sequence[Trial]) -> None:
     """Say on standard output what a call would use and why."""
-    Console().print(Explanation(key, choice, trials))
+    answers().print(Explanation(key, choice, trials))
 
 
 def print_scores(summary: Summary, top: int = 10) -> None:
     """Print a search's score table on standard output."""
-    Console().print(score_table(summary, top))
+    answers().print(score_table(summary, top))
 
 
 def print_results(results: Sequence[tuple[Problem, Summary | None, str, str]]) -> None:
     """Print a line for each of several searches on standard output: (problem, Summary if any, error if any, change)."""
-    Console().print(result_table(results))
+    answers().print(result_table(results))
 
 
 def print_sweep(outcome: Outcome, took_s: float, n_workers: int) -> None:
     """Print on standard output what came of a sweep: a table for each kind of device, and a line about all."""
-    console = Console()
+    console = answers()
     console.print(sweep_tables(outcome))
     console.print(Text(sweep_line(outcome, took_s, n_workers)))
 
@@ -81,10 +85,10 @@ def print_line(text: str) -> None:
 
 def print_facts(heading: str, facts: Sequence[tuple[str, str]]) -> None:
     """Print a heading and named facts below it, on standard output."""
-    console = Console()
+    console = answers()
     console.print(Text(heading, style="bold"), fact_table(facts, indent=2))
 
 
 def print_compilations(heading: str, rows: Sequence[CompilationRow]) -> None:
     """Print on standard output what compiling some Configs showed."""
-    Console().print(compilation_table(heading, rows))
+    answers().print(compilation_table(heading, rows))
