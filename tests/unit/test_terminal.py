@@ -7,7 +7,6 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from tunesmith.report.explanation import Explanation
 from tunesmith.report.live import LOG_EVERY_S
 from tunesmith.report.progress import REDRAW_S, Progress
 from tunesmith.report.table import score_table
-from tunesmith.report.terminal import print_explanation, watch
+from tunesmith.report.terminal import watch
 from tunesmith.turns import Turns
 
 PROBLEM = Problem({"M": 512, "N": 64, "a.dtype": "float32", "b.dtype": "float32"})
@@ -470,9 +469,9 @@ class TestExplanation:
             assert part in text
         assert re.findall(r" (\d) \d\.000 \[", text) == ["1", "2", "3", "4", "5"]
 
-    def test_a_default_was_never_measured(self, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-        print_explanation(KEY, Choice(Config(block=16), "lookup", "default", note="nothing is known of matmul"), [])
-        out = words(capsys.readouterr().out)
+    def test_a_default_was_never_measured(self) -> None:
+        choice = Choice(Config(block=16), "lookup", "default", note="nothing is known of matmul")
+        out = words(printed(Explanation(KEY, choice, [])))
         assert "time never measured" in out
         assert "note nothing is known of matmul" in out
         assert "stored" not in out

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from tunesmith.core.key import Key
-from tunesmith.core.outcome import Choice, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.events import Event, Summary, watched
 from tunesmith.report.compilations import CompilationRow, compilation_table
+from tunesmith.report.evidence import evidence_for
 from tunesmith.report.explanation import Explanation
 from tunesmith.report.live import answers, asides
 from tunesmith.report.progress import Detail, Progress
 from tunesmith.report.sweeping import sweep_line, sweep_tables
 from tunesmith.report.table import fact_table, result_table, score_table
 from tunesmith.sweep.drive import Outcome
+
+if TYPE_CHECKING:
+    from tunesmith.tuned import TunedKernel
+
+#: Stands over what the performance model says.
+MODEL_HEADING = "by the performance model"
 
 __all__ = [
     "Progress",
@@ -56,9 +63,23 @@ def watch(*, verbose: bool = False) -> Generator[None]:
             yield
 
 
-def print_explanation(key: Key, choice: Choice, trials: Sequence[Trial]) -> None:
-    """Say on standard output what a call would use and why."""
-    answers().print(Explanation(key, choice, trials))
+def print_explanation(
+    kernel: TunedKernel, args: Sequence[Any], kwargs: Mapping[str, Any], ncu: str | Path | None = None
+) -> None:
+    """Say on standard output what a call would use and why.
+
+    Args:
+        args, kwargs: the call's. ncu: as of `TunedKernel.predicted`.
+
+    Raises:
+        BadInput: as of `TunedKernel.predicted`.
+    """
+    lines = kernel.predicted(*args, ncu=ncu, **kwargs)
+    key, choice, trials = kernel.explanation(*args, **kwargs)
+    evidence = evidence_for(kernel.subject(*args, **kwargs), kernel.declared.policy, choice, trials)
+    answers().print(Explanation(key, choice, trials, evidence))
+    if lines:
+        print_facts(MODEL_HEADING, lines)
 
 
 def print_scores(summary: Summary, top: int = 10) -> None:
