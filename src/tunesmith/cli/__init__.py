@@ -25,6 +25,7 @@ from tunesmith.cli.explain import explain
 from tunesmith.cli.guard import guard
 from tunesmith.cli.kernels import kernels
 from tunesmith.cli.output import CANNOT_TELL, GOOD, INTERRUPTED, NO, USAGE, Commands, complain, installed, works_long
+from tunesmith.cli.profile import profile
 from tunesmith.cli.record import record
 from tunesmith.cli.sweep import sweep
 from tunesmith.cli.tune import tune
@@ -44,6 +45,7 @@ app = typer.Typer(
 app.command()(works_long(tune))
 app.command()(works_long(sweep))
 app.command()(explain)
+app.command()(works_long(profile))
 app.command()(works_long(verify))
 app.command()(works_long(record))
 app.command()(works_long(guard))
