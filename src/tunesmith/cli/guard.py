@@ -108,8 +108,12 @@ def _print(summary: Summary, markdown: str | None, json: bool) -> None:
             raise BadInput(f"--markdown {markdown} cannot be written: {error.strerror or error}") from error
     if json:
         print_json("guard", summary.data())
+    elif markdown == "-":
+        print(summary.markdown(), end="")
     else:
-        print(summary.markdown() if markdown == "-" else summary.text(), end="")
+        from tunesmith.report.terminal import print_lines
+
+        print_lines(summary.text())
 
 
 def _compare(paths: Sequence[str], limits: Limits, drift: bool, spread: float | None, allow_unmatched: bool) -> Summary:

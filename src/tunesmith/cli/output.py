@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import sys
+import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
@@ -102,6 +103,25 @@ def note(text: str) -> None:
     """Say something that is not the answer, on standard error, unless the command is to be quiet."""
     if detail() != "quiet":
         complain(text)
+
+
+def aside(text: str) -> None:
+    """Say a detail, on standard error, where the command is to be verbose."""
+    if detail() == "verbose":
+        complain(text)
+
+
+def paced(every_s: float = 10.0) -> Callable[[str], None]:
+    """A `note` for how far something is: what is said too early after the one before is left out."""
+    last = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every_s:
+            last = time.monotonic()
+            note(text)
+
+    return say
 
 
 def complain(text: str) -> None:

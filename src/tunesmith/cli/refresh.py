@@ -55,7 +55,9 @@ def refresh(
     if json:
         print_json("store-refresh", _data(found, unknown, known.left, known.hard))
     else:
-        print(_text(kernel.kernel.name, found, unknown, known.left, known.hard), end="")
+        from tunesmith.report.terminal import print_lines
+
+        print_lines(_text(kernel.kernel.name, found, unknown, known.left, known.hard))
     failed = any(result.fate == "failed" for result in found)
     raise typer.Exit(NO if failed else CANNOT_TELL if unknown or known.left else GOOD)
 

@@ -61,7 +61,7 @@ def runner_up_line(second: RunnerUp) -> str:
     verdict = "a tie" if second.tie else ""
     if second.low is not None and second.high is not None:
         said += f" ({ratio(second.low)} to {ratio(second.high)} at {second.confidence:.3g} confidence)"
-        verdict = verdict or ("slower beyond doubt" if second.low > 1 else "perhaps as fast")
+        verdict = verdict or ("slower beyond doubt" if second.low > 1 else "which is faster is not known")
     return f"{', '.join(filter(None, [said, verdict]))}: {second.config!r}"
 
 

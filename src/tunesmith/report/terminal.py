@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tunesmith.core.problem import Problem
@@ -14,6 +15,7 @@ from tunesmith.events import Event, Summary, watched
 from tunesmith.report.compilations import CompilationRow, compilation_table
 from tunesmith.report.evidence import evidence_for
 from tunesmith.report.explanation import Explanation
+from tunesmith.report.hanging import Trimmed
 from tunesmith.report.live import answers, asides
 from tunesmith.report.progress import Detail, Progress
 from tunesmith.report.sweeping import sweep_line, sweep_tables
@@ -26,12 +28,16 @@ if TYPE_CHECKING:
 #: Stands over what the performance model says.
 MODEL_HEADING = "by the performance model"
 
+#: Columns by which a line goes on further in than it began.
+FURTHER_IN = 4
+
 __all__ = [
     "Progress",
     "print_compilations",
     "print_explanation",
     "print_facts",
     "print_line",
+    "print_lines",
     "print_results",
     "print_scores",
     "print_sweep",
@@ -57,7 +63,7 @@ def watch(*, verbose: bool = False) -> Generator[None]:
         def show(event: Event) -> None:
             progress(event)
             if isinstance(event, Summary):
-                console.print(score_table(event))
+                console.print(Trimmed(score_table(event)))
 
         with watched(show):
             yield
@@ -77,26 +83,42 @@ def print_explanation(
     lines = kernel.predicted(*args, ncu=ncu, **kwargs)
     key, choice, trials = kernel.explanation(*args, **kwargs)
     evidence = evidence_for(kernel.subject(*args, **kwargs), kernel.declared.policy, choice, trials)
-    answers().print(Explanation(key, choice, trials, evidence))
+    _show(Explanation(key, choice, trials, evidence))
     if lines:
         print_facts(MODEL_HEADING, lines)
 
 
 def print_scores(summary: Summary, top: int = 10) -> None:
     """Print a search's score table on standard output."""
-    answers().print(score_table(summary, top))
+    _show(score_table(summary, top))
 
 
 def print_results(results: Sequence[tuple[Problem, Summary | None, str, str]]) -> None:
     """Print a line for each of several searches on standard output: (problem, Summary if any, error if any, change)."""
-    answers().print(result_table(results))
+    _show(result_table(results))
 
 
 def print_sweep(outcome: Outcome, took_s: float, n_workers: int) -> None:
     """Print on standard output what came of a sweep: a table for each kind of device, and a line about all."""
+    _show(sweep_tables(outcome), Text(sweep_line(outcome, took_s, n_workers)))
+
+
+def print_lines(text: str) -> None:
+    """Print lines on standard output: as they are into a file, so that they can be searched; on a terminal they are
+    wrapped between words, and go on further in."""
     console = answers()
-    console.print(sweep_tables(outcome))
-    console.print(Text(sweep_line(outcome, took_s, n_workers)))
+    for line in text.splitlines():
+        if console.is_terminal and len(line) > console.width:
+            blanks = len(line) - len(line.lstrip())
+            further = Text(" " * (blanks + FURTHER_IN))
+            for number, part in enumerate(Text(line[blanks:]).wrap(console, console.width - further.cell_len)):
+                _show((further if number else further[:blanks]) + part)
+        else:
+            console.print(Text(line), soft_wrap=True)
+
+
+def _show(*parts: RenderableType) -> None:
+    answers().print(Trimmed(Group(*parts)))
 
 
 def print_line(text: str) -> None:
@@ -106,10 +128,9 @@ def print_line(text: str) -> None:
 
 def print_facts(heading: str, facts: Sequence[tuple[str, str]]) -> None:
     """Print a heading and named facts below it, on standard output."""
-    console = answers()
-    console.print(Text(heading, style="bold"), fact_table(facts, indent=2))
+    _show(Text(heading, style="bold"), fact_table(facts, indent=2))
 
 
 def print_compilations(heading: str, rows: Sequence[CompilationRow]) -> None:
     """Print on standard output what compiling some Configs showed."""
-    answers().print(compilation_table(heading, rows))
+    _show(compilation_table(heading, rows))
