@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton")
 
 from tunesmith.cli import main
-from tunesmith.ncu import counters_of
+from tunesmith.ncu import read_counters
 
 PROBLEM = "rows=512,n=1024"
 
@@ -25,28 +24,11 @@ def test_the_marks_are_made(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.skipif(shutil.which("ncu") is None, reason="Nsight Compute is not on PATH")
-def test_nsight_compute_sees_the_marked_launches_alone(tmp_path: Path) -> None:
-    profiled = [
-        sys.executable,
-        "-m",
-        "tunesmith",
-        "profile",
-        "row_softmax",
-        "--problem",
-        PROBLEM,
-        "--launches",
-        "2",
-        "-q",
-    ]
+def test_nsight_compute_sees_the_marked_launches_alone() -> None:
+    profile = ["-m", "tunesmith", "profile", "row_softmax", "--problem", PROBLEM, "--launches", "2", "-q"]
     ncu = ["ncu", "--nvtx", "--nvtx-include", "tunesmith/", "--clock-control", "none", "--csv", "--metrics"]
-    ended = subprocess.run(
-        [*ncu, "dram__bytes.sum,gpu__time_duration.sum", *profiled], capture_output=True, text=True, timeout=110,
-        check=False,
-    )  # fmt: skip
+    command = [*ncu, "dram__bytes.sum,gpu__time_duration.sum", sys.executable, *profile]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     if "ERR_NVGPUCTRPERM" in ended.stdout or "Failed to initialize the profiler" in ended.stdout:
         pytest.skip("this machine's counters may not be read")
-    file = tmp_path / "counted.csv"
-    file.write_text(ended.stdout)
-    launches = {line.split(",")[0] for line in ended.stdout.splitlines() if line.startswith('"') and "softmax" in line}
-    assert launches == {'"0"', '"1"'}
-    assert counters_of(file, "softmax").memory_bytes >= 0
+    assert len(read_counters(ended.stdout, "softmax")) == 2

@@ -115,10 +115,10 @@ def ratio_between(one: Trial, other: Trial, confidence: float = CONFIDENCE) -> t
     """How many times as long one measured Config takes as another, with bounds, by the rounds both were in.
 
     Returns:
-        (ratio, low, high); `None` where they were in no two rounds together: nothing says how sure a ratio would be.
+        (ratio, low, high); `None` where they were in too few rounds together to say how sure a ratio is.
     """
     a, b = _Timed.of(one), _Timed.of(other)
-    return a.ratio_to(b, confidence) if len(a.shared_with(b)) >= 2 else None
+    return a.ratio_to(b, confidence) if len(a.shared_with(b)) >= ENOUGH else None
 
 
 def unfinished(trials: Sequence[Trial]) -> list[Trial]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from tunesmith.report.signs import showable
 
@@ -84,8 +85,11 @@ class LiveLines:
 
     def line(self, text: str) -> None:
         """A line that stays; in a log with the time of day before it."""
+        if self._in_notebook:
+            sys.stdout.write(f"{text}\n")  # such lines are joined in one output, where displays are one each
+            return
         stamped = text if self.animated else f"{time.strftime('%H:%M:%S')} {text}"
-        self._console.print(stamped, soft_wrap=True, markup=False, highlight=False)
+        self._console.print(Text(stamped), soft_wrap=True)  # text as it is: of a str rich makes `:a:` a sign
 
     def close(self) -> None:
         """Take the lines away."""
