@@ -140,12 +140,17 @@ class TestTheRace:
         assert heats([]) == []
 
     def test_it_is_told_with_the_runner_up_and_what_failed(self, capsys: pytest.CaptureFixture[str]) -> None:
-        out = printed(tuned(), capsys, 512)
+        out = printed(tuned(lambda config: 1e-3 * (1 + 0.05 * (config["block"] - 1))), capsys, 512)
         assert re.search(r"the race: 3 Configs timed, in up to \d+ rounds? after \d+ rounds? \d left; ", out)
-        assert re.search(r"took (1\.9|2\.0)\d+×: block=2", out)
+        assert re.search(r"took 1\.\d+×: block=[24]", out)
         assert re.search(r"to the end 1; the fastest, which is used: block=1", out)
         assert "what failed 1 × launch: RuntimeError: out of registers" in out
-        assert re.search(r"runner-up (1\.9|2\.0)\d+× its time \((.*)× to (.*)× at .* slower beyond doubt: .*=2\)", out)
+        assert re.search(r"runner-up 1\.0\d+× its time \(1\.0.*× to 1\.0.*× at .* slower beyond doubt: .*=2\)", out)
+
+    def test_of_who_left_at_once_nobody_says_how_sure_its_ratio_is(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert re.search(
+            r"runner-up 2\.0\d+× its time: Config\(block=2\)|runner-up 1\.9", printed(tuned(), capsys, 512)
+        )
 
     def test_a_tie_is_a_tie(self, capsys: pytest.CaptureFixture[str]) -> None:
         out = printed(tuned(lambda config: 1e-3 if config["block"] < 4 else 1.0), capsys, 512)
@@ -196,7 +201,7 @@ from tests.fakes import ScriptedClock
 launches = []
 
 @tunesmith.autotune(configs=[{"a": 1}, {"a": 2}, {"a": 3}], key=["n"],
-    clock=ScriptedClock(lambda c: 1e-3 * c["a"], 0.01), make_inputs=lambda problem: {"n": problem["n"]})
+    clock=ScriptedClock(lambda c: 1 + 0.05 * c["a"], 0.01), make_inputs=lambda problem: {"n": problem["n"]})
 def one(n, *, a):
     launches.append(a)
 """
@@ -228,7 +233,7 @@ def test_the_document_says_what_the_text_says(target: str, capsys: pytest.Captur
     assert known["stored_at"].startswith("20")
     assert known["stale"] == {"soft": [], "hard": []}
     assert known["runner_up"]["config"] == {"a": 2}
-    assert 1.5 < known["runner_up"]["low"] <= known["runner_up"]["ratio"] <= known["runner_up"]["high"] < 2.5
+    assert 1.0 < known["runner_up"]["low"] <= known["runner_up"]["ratio"] <= known["runner_up"]["high"] < 1.1
     (race,) = known["races"]
     assert race["timed"] == 3
     assert sum(len(left["trials"]) for left in race["left"]) + len(race["stayed"]) + len(race["hopeless"]) == 3

@@ -448,7 +448,7 @@ class TestWatch:
         assert "Config(block=16)" in out
         assert re.search(r"track +search", out)
         assert re.search(r"time +16\.00 ms", out)
-        assert re.search(r"runner-up 2\.000× its time \(2\.000× to 2\.000× at [0-9.]+ confidence\), slower", words(out))
+        assert re.search(r"runner-up 2\.000× its time: Config\(block=32\)", words(out))
         assert re.search(r"2 +32\.00 .* 32\n", out)
 
 
