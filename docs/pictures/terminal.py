@@ -44,14 +44,14 @@ def row_sums(x, M, N, *, block, order, dtype):
         x[start : start + block].sum(axis=1)
 """
 PROBLEM = ("--problem", "M=4096,N=512")
-#: picture → the commands before it, and the command that is shown; `SIGINT` after so many seconds where it is cut
-PICTURES: Mapping[str, tuple[Sequence[Sequence[str]], Sequence[str], float | None]] = {
+#: picture → the commands before it, the command that is shown, and what it shows when it is cut short
+PICTURES: Mapping[str, tuple[Sequence[Sequence[str]], Sequence[str], str | None]] = {
     "tune": ((), ("tune", "mine.py:row_sums", *PROBLEM), None),
     "explain": ((("tune", "mine.py:row_sums", *PROBLEM),), ("explain", "mine.py:row_sums", *PROBLEM), None),
     "missed": (
         (("tune", "mine.py:row_sums", *PROBLEM),), ("explain", "mine.py:row_sums", "--problem", "M=8192,N=512"), None,
     ),
-    "progress": ((), ("tune", "mine.py:row_sums", "--problem", "M=32768,N=1024", "--budget", "60"), 6.0),
+    "progress": ((), ("tune", "mine.py:row_sums", "--problem", "M=32768,N=1024", "--budget", "60"), "round 2"),
 }  # fmt: skip
 
 
@@ -86,21 +86,23 @@ class Screen:
 
 
 def run(
-    command: Sequence[str], columns: int, environ: Mapping[str, str], folder: Path, stop_after_s: float | None = None
+    command: Sequence[str], columns: int, environ: Mapping[str, str], folder: Path, until: str | None = None
 ) -> str:
     """What a command shows in a terminal of so many columns, progress that is taken away again left out.
 
     Args:
-        stop_after_s: what is shown then, and the command is ended by Ctrl-C.
+        until: a second after it shows this text it is ended by Ctrl-C, and the result is what it showed.
     """
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(folder)
         os.execvpe(command[0], list(command), {**os.environ, **environ})
     ioctl(terminal, TIOCSWINSZ, struct.pack("HHHH", LINES, columns, 0, 0))
-    screen, end = Screen(columns), None if stop_after_s is None else time.monotonic() + stop_after_s
+    screen, end = Screen(columns), None
     rest, shown = b"", ""
     while True:
+        if until is not None and until in screen.text and end is None and not shown:
+            end = time.monotonic() + 1.0
         if end is not None and time.monotonic() > end:
             screen.feed(rest.decode(errors="replace"))
             shown, end, rest = screen.text, None, b""
@@ -145,14 +147,14 @@ def main(asked: Sequence[str]) -> None:
         draw(shlex.join(command), run(line, columns, colour, Path.cwd()), columns, file)
         return
     for name in asked or PICTURES:
-        before, command, stop_after_s = PICTURES[name]
+        before, command, until = PICTURES[name]
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             (folder / "mine.py").write_text(KERNEL)
             environ = {"TUNESMITH_CACHE_DIR": str(folder / "cache"), "TERM": "xterm-256color"}
             for one in before:
                 run([*tunesmith, *one], COLUMNS, environ, folder)
-            shown = run([*tunesmith, *command], COLUMNS, environ, folder, stop_after_s)
+            shown = run([*tunesmith, *command], COLUMNS, environ, folder, until)
         draw(shlex.join(["tunesmith", *command]), shown, COLUMNS, HERE / f"terminal-{name}.svg")
 
 

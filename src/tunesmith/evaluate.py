@@ -289,7 +289,7 @@ class Evaluation:
 
         def keep(configs: Set[Config], gone: Set[Config]) -> None:
             self._keep(held[0], configs)
-            self._tell(gone, "left")
+            self._tell(gone, "left after")
 
         race = Race(
             self.clock, rule=self.rule, over=lambda: self.over, seed=self.effort.seed, first_round=self._next_round,
@@ -304,7 +304,7 @@ class Evaluation:
                 yield race
         finally:
             self._keep(race, race.outcomes.keys())
-            self._tell(race.outcomes.keys(), "to the end" if race.ended else "when it was stopped")
+            self._tell(race.outcomes.keys(), "to the end," if race.ended else "stopped after")
             self._told.clear()
             self._ready.clear()
             self.first_error = self.first_error or next(iter(race.errors.values()), None)

@@ -1,7 +1,7 @@
 """What tunesmith says while it works, and to whom: watchers of the thread, and Python's `logging`.
 
 Logger `tunesmith.search` has INFO where a search begins and ends, DEBUG for its stages and each candidate's fate, and
-WARNING for one in which nothing worked; `tunesmith.choice` has INFO for each Choice that a kernel's calls will use.
+WARNING for one that ends without a Choice; `tunesmith.choice` has INFO for each Choice that a kernel's calls will use.
 Nothing is shown unless the program asks `logging` for it.
 """
 
@@ -137,13 +137,13 @@ def fate(trial: Trial, how: str) -> str:
     """Why a candidate is no longer looked at: the reason of its failure, or how far it went in the race.
 
     Args:
-        how: of one that was timed: `left`, `to the end`, `when it was stopped`.
+        how: of one that was timed: `left after`, `to the end,`, `stopped after`.
     """
     if isinstance(trial.outcome, Failed):
         return f"{trial.outcome.stage}: {trial.outcome.reason}"
     samples = trial.outcome.samples if isinstance(trial.outcome, Measured) else ()
     rounds = len({sample.round for sample in samples if sample.round >= 0})
-    return f"{how}, {rounds} round{'s' if rounds != 1 else ''}" if rounds else "far behind in its first sample"
+    return f"{how} {rounds} round{'s' if rounds != 1 else ''}" if rounds else "far behind in its first sample"
 
 
 Event: TypeAlias = "Preparing | Started | Compiling | Compiled | Racing | Sampled | Tried | Step | Summary | Decided"
@@ -213,7 +213,8 @@ def _in_words(event: Event) -> str:
             return f"{kernel}({problem}): {choice.config!r} by {choice.track}, from {choice.source}{note}"
         case Summary(key, choice):
             counts = ", ".join(f"{number} {fate}" for fate, number in event.counts.items())
-            best = "nothing works" if choice is None else f"{choice.config!r}"
+            none = "nothing works" if any(event.failures) else "nothing was measured"
+            best = none if choice is None else repr(choice.config)
             took = "" if choice is None or choice.median_s is None else f", {choice.median_s:.4g} s"
             spent_s = event.compile_s + event.measure_s
             return f"{key.kernel}({key.problem}): {best}{took}; {counts}; {spent_s:.1f} s compiling and timing"

@@ -99,7 +99,7 @@ def test_verbose_says_each_candidates_fate_once(target: str, capsys: pytest.Capt
     assert main(["tune", target, *TUNE, "-v"]) == 0
     err = capsys.readouterr().err
     assert err.count("launch: RuntimeError: out of registers: Config(block=8)") == 1
-    assert len(re.findall(r"[24]\.\d+ µs, left, \d+ rounds?: Config\(block=[24]\)", err)) == 2
+    assert len(re.findall(r"[24]\.\d+ µs, left after \d+ rounds?: Config\(block=[24]\)", err)) == 2
     assert len(re.findall(r"\d [µn]s, to the end, \d+ rounds: Config\(block=1\)", err)) == 1
 
 
@@ -239,12 +239,12 @@ def test_in_a_notebook_one_output_is_replaced_and_taken_away(
         progress(Racing(2))
         progress(Sampled(Config(a=1), Config(a=1), 5e-6, 0))
         trial = tunesmith.Trial(Config(a=1), tunesmith.Measured((tunesmith.Sample(5e-6, 0, 0),)))
-        progress(Tried("scale", Problem({"n": 1}), trial, "left, 1 round"))
+        progress(Tried("scale", Problem({"n": 1}), trial, "left after 1 round"))
     assert "scale(n=1)" in cell.shown[0]
     assert any("best so far 5.000 µs Config(a=1)" in shown for shown in cell.shown)
     assert cell.shown[-1] == ""
     assert ESCAPE not in "".join(cell.shown)
-    assert capsys.readouterr().out == "scale(n=1): 5.000 µs, left, 1 round: Config(a=1)\n"
+    assert capsys.readouterr().out == "scale(n=1): 5.000 µs, left after 1 round: Config(a=1)\n"
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(["ascii", "latin-1", "cp1252", "cp437"]))

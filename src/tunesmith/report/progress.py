@@ -270,7 +270,7 @@ def _one_line(text: str, style: str = "") -> Text:
 
 
 def _tried(event: Tried) -> str:
-    """`75.30 µs, left, 3 rounds: Config(…)`; without a time what failed."""
+    """`75.30 µs, left after 3 rounds: Config(…)`; without a time what failed."""
     outcome = event.trial.outcome
     timed = f"{duration(outcome.median_s)}, " if isinstance(outcome, Measured) else ""
     return f"{timed}{first_line(event.why)}: {event.trial.config!r}"
