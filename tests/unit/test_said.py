@@ -14,9 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
-from fcntl import ioctl
 from pathlib import Path
-from termios import TIOCSWINSZ
 from types import ModuleType
 from typing import Any
 
@@ -321,10 +319,9 @@ def on_a_terminal(
     args: list[str], columns: int, stdout: Path | None = None, stderr: Path | None = None, **environ: str
 ) -> str:
     """What a command shows on a terminal of so many columns; what goes to a file is not shown."""
-    import pty
-
+    pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
     ours, theirs = pty.openpty()
-    ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     root = str(Path(__file__).parents[2])
     inherited = {
         name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")

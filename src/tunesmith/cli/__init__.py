@@ -8,7 +8,9 @@ Exit codes of every command: 0 done and good; 1 done and the answer is no (nothi
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 import warnings
 from collections.abc import Generator, Sequence
@@ -24,7 +26,18 @@ from tunesmith.cli.doctor import doctor
 from tunesmith.cli.explain import explain
 from tunesmith.cli.guard import guard
 from tunesmith.cli.kernels import kernels
-from tunesmith.cli.output import CANNOT_TELL, GOOD, INTERRUPTED, NO, USAGE, Commands, complain, installed, works_long
+from tunesmith.cli.output import (
+    CANNOT_TELL,
+    GOOD,
+    INTERRUPTED,
+    NO,
+    UNREAD,
+    USAGE,
+    Commands,
+    complain,
+    installed,
+    works_long,
+)
 from tunesmith.cli.profile import profile
 from tunesmith.cli.record import record
 from tunesmith.cli.sweep import sweep
@@ -106,10 +119,23 @@ def main(args: Sequence[str] | None = None) -> int:
         except TunesmithError as error:
             complain(str(error))
             return NO
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ENOSPC):
+                raise
+            return _unwritable(error)
         except (KeyboardInterrupt, typer.Abort):
             complain("interrupted")
             return INTERRUPTED
     return USAGE
+
+
+def _unwritable(error: OSError) -> int:
+    """An answer that cannot be written: nobody reads it any more (`… | head`), or the disk is full."""
+    nobody = error.errno == errno.EPIPE
+    if not nobody:
+        complain(f"the answer cannot be written: {error.strerror}")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the rest would fail at the process's end
+    return UNREAD if nobody else NO
 
 
 def _usage(error: Any) -> str:

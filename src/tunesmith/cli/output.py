@@ -27,6 +27,7 @@ GOOD = 0  # done, and the answer is good
 NO = 1  # done, and the answer is no: nothing ran, faults found, worse
 USAGE = 2  # what was asked for makes no sense
 CANNOT_TELL = 3
+UNREAD = 141  # what shells give a command whose answer nobody reads to its end
 INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
 
 #: the option that every command with an answer has

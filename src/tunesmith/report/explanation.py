@@ -92,12 +92,15 @@ class Explanation:
 
 
 def stored_rows(choice: Choice, trials: Sequence[Trial]) -> list[Row]:
-    """The first of the stored Trials, marked as the Choice has it: the winner is what a call uses."""
+    """The first of the stored Trials, marked as the Choice has it: what a call uses is the winner where a search found
+    it, else just used."""
     verdict = pick(trials)
     used = next((trial for trial in trials if trial.config == choice.config), None)
     if verdict is None or used is None or not isinstance(used.outcome, Measured):
         return [] if verdict is None else [replace(row, mark="") for row in rows_of(verdict, TOP)]
-    return rows_of(Verdict(used, verdict.ranking, choice.ties), TOP)
+    rows = rows_of(Verdict(used, verdict.ranking, choice.ties), TOP)
+    won = choice.source in ("store", "search")
+    return rows if won else [replace(row, mark="used" if row.mark == "winner" else row.mark) for row in rows]
 
 
 def fates(trials: Sequence[Trial]) -> dict[str, int]:
