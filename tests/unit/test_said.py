@@ -36,7 +36,9 @@ from tunesmith.report import live
 from tunesmith.report.live import LiveLines, log_every_s
 from tunesmith.report.progress import Progress
 from tunesmith.report.signs import ERRORS, showable
+from tunesmith.report.sweeping import SweepProgress
 from tunesmith.report.terminal import print_lines, watch
+from tunesmith.sweep.task import Result, Task
 
 ESCAPE = "\x1b"
 KERNELS = """
@@ -124,9 +126,6 @@ def test_every_command_that_works_long_has_both(command: str, capsys: pytest.Cap
 
 
 def test_a_sweep_hears_too(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tunesmith.report.sweeping import SweepProgress
-    from tunesmith.sweep.task import Result, Task
-
     task, done = Task(target, "scale", "n=4"), Result("tuned", "cpu", median_s=1e-6, measured=3, failed=1)
 
     def said(detail: Any) -> str:
@@ -140,6 +139,19 @@ def test_a_sweep_hears_too(target: str, tmp_path: Path, capsys: pytest.CaptureFi
     assert said("quiet") == ""
     assert "1.000 µs, 4 tried" not in said("usual")
     assert "cpu: scale(n=4) in 0.0 s: 1.000 µs, 4 tried" in said("verbose")
+
+
+def test_what_each_device_of_a_sweep_does_has_its_own_line() -> None:
+    progress = SweepProgress(4, Console(file=io.StringIO(), width=60))
+    progress.ready("cpu:0", "cpu:a:b:1")
+    for device in ("cpu:0", "cpu:1"):
+        progress.began(device, Task("t", "scale", "n=4"))
+    out = io.StringIO()
+    Console(file=out, width=60).print(progress.shown)
+    state, bar, *doing = out.getvalue().splitlines()
+    assert state.startswith("0 of 4 done")
+    assert set(bar.strip()) <= set("━╸╺ -")
+    assert [line.split()[:2] for line in doing] == [["cpu:0:", "scale(n=4)"], ["cpu:1:", "scale(n=4)"]]
 
 
 # --- logging ----------------------------------------------------------------------------------------------

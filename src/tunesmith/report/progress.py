@@ -16,6 +16,7 @@ from rich.text import Text
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Measured
 from tunesmith.events import Compiled, Compiling, Decided, Event, Preparing, Racing, Sampled, Started, Summary, Tried
+from tunesmith.report.hanging import Hanging
 from tunesmith.report.live import LiveLines, asides, log_every_s
 from tunesmith.report.units import count, duration, first_line, problem_line, spent
 from tunesmith.search import Step
@@ -217,7 +218,7 @@ class Progress:
         if not self._views:
             return Group()
         view = self._views[-1]
-        lines: list[Text | Table] = [
+        lines: list[Text | Table | Hanging] = [
             _one_line(f"{self._which}{view.name}", "bold"),
             _one_line(f"  {view.space}", "dim"),
             self._bar(view),
@@ -225,7 +226,7 @@ class Progress:
         if view.alive:
             lines.append(_one_line(f"  {view.race}"))
         if view.best is not None:
-            lines.append(Text(f"  {view.leader}", style="green"))
+            lines.append(Hanging(Text("  "), Text(view.leader, style="green")))
         lines.append(_one_line(f"  {view.budget(self._now())}", "dim"))
         return Group(*lines)
 

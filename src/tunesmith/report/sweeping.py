@@ -58,7 +58,7 @@ class SweepProgress:
     _lines: LiveLines = field(init=False)
 
     def __post_init__(self) -> None:
-        self._lines = LiveLines(self.console, self._render)
+        self._lines = LiveLines(self.console, lambda: self.shown)
 
     def __enter__(self) -> SweepProgress:
         return self
@@ -143,12 +143,16 @@ class SweepProgress:
         if self.detail != "quiet":
             self._lines.line(f"tunesmith: {text}")
 
-    def _render(self) -> Group:
-        lines: list[RenderableType] = [
+    @property
+    def shown(self) -> Group:
+        """The lines as they are now."""
+        bar = Table.grid()  # a bar alone ends without a line's end
+        bar.add_row(ProgressBar(max(1, self.of_all), self.done, width=40))
+        return Group(
             Text(self.state, style="bold"),
-            ProgressBar(max(1, self.of_all), self.done, width=40),
-        ]
-        return Group(*lines, *[Text(f"  {line}", no_wrap=True, overflow="ellipsis") for line in self._in_hand()])
+            bar,
+            *[Text(f"  {line}", no_wrap=True, overflow="ellipsis") for line in self._in_hand()],
+        )
 
 
 def _ended(result: Result) -> str:
