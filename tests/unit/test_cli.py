@@ -203,7 +203,7 @@ def test_a_file_without_attribute_says_what_is_in_it(run: Run, target: Target) -
     [
         (
             ("tun",),
-            "unknown command 'tun': did you mean 'tune'? known: tune, sweep, explain, profile, verify, record, guard, distill, ",
+            "unknown command 'tun': did you mean 'tune'? known: tune, sweep, explain, profile, verify, record, ",
         ),
         (("store", "inf"), "unknown command 'inf': did you mean 'info'? known: info, gc, export, merge, refresh"),
         (("store",), "good ones: info, gc, export, merge, refresh"),
