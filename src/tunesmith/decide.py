@@ -14,7 +14,7 @@ from tunesmith.core.outcome import Choice
 from tunesmith.declaration import Declaration, Frontend
 from tunesmith.dispatch import Call
 from tunesmith.errors import TunesmithWarning
-from tunesmith.events import Summary
+from tunesmith.events import Decided, Summary, say
 from tunesmith.invariant import settled
 from tunesmith.isolate import Isolation
 from tunesmith.kernel import Clock, Kernel
@@ -196,7 +196,8 @@ class Decider:
         return tracks.lookup(subject, self._subjects.default(subject), default_store(), tables, policy)
 
     def tell(self, subject: Subject, choice: Choice, summary: Summary | None) -> None:
-        """Let the frontend hear of a Choice."""
+        """Let the frontend hear of a Choice, and whoever listens."""
+        say(Decided(self._kernel.name, subject.key.problem, choice))
         if self._frontend.chosen is not None:
             self._frontend.chosen(subject.key, choice, subject.arguments, summary)
 

@@ -18,7 +18,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Measured, Resources, Trial
 from tunesmith.core.stopping import Rule
 from tunesmith.errors import Busy, CompileFailed, TunesmithWarning, WorkerLost
-from tunesmith.events import Compiled, Compiling, Racing, Sampled, say
+from tunesmith.events import Compiled, Compiling, Racing, Sampled, Tried, fate, say
 from tunesmith.kernel import Built, Clock, Executable, Job
 from tunesmith.measure.bench import Bench
 from tunesmith.measure.failure import attempt
@@ -77,6 +77,7 @@ class Evaluation:
     _waited_s: float = 0.0
     _launches: int = 0  # of races that are over
     _racing: Race | None = None
+    _told: set[Config] = field(default_factory=set[Config])  # of whose fate in the race under way was told
 
     def __post_init__(self) -> None:
         self._bench = local_bench(self.subject)
@@ -294,8 +295,9 @@ class Evaluation:
         """A race. However it ends, what became of everyone is noted, and the arguments are as they were."""
         held: list[Race] = []
 
-        def keep(configs: Set[Config]) -> None:
+        def keep(configs: Set[Config], gone: Set[Config]) -> None:
             self._keep(held[0], configs)
+            self._tell(gone, "left after")
 
         race = Race(
             self.clock, rule=self.rule, over=lambda: self.over, seed=self.effort.seed, first_round=self._next_round,
@@ -310,6 +312,8 @@ class Evaluation:
                 yield race
         finally:
             self._keep(race, race.outcomes.keys())
+            self._tell(race.outcomes.keys(), "to the end," if race.ended else "stopped after")
+            self._told.clear()
             self._ready.clear()
             self.first_error = self.first_error or next(iter(race.errors.values()), None)
             self._racing = None
@@ -355,6 +359,14 @@ class Evaluation:
         if at_once or perf_counter() - self._stored_at >= STORE_EVERY_S:
             self._commit()
 
+    def _tell(self, configs: Iterable[Config], how: str) -> None:
+        """Say what became of some candidates of a race, of each once."""
+        for config in configs:
+            trial = self.trials.get(config)
+            if trial is not None and config not in self._told:
+                self._told.add(config)
+                say(Tried(self.subject.kernel.name, self.subject.exact, trial, fate(trial, how)))
+
     def _known_better(self, config: Config, outcome: Measured | Failed, ended: bool) -> bool:
         """Whether an earlier race of this search has more samples of it: this one has only begun, or was cut short."""
         before = self.trials.get(config)
@@ -372,6 +384,8 @@ class Evaluation:
         self.trials[config] = Trial(
             config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft), checked
         )  # fmt: skip
+        if isinstance(outcome, Failed):
+            self._tell([config], "")
 
     def _commit(self) -> None:
         """Store the Trials that are new or have changed since the last time."""

@@ -1,7 +1,13 @@
-"""What a search says while it works, and to whom."""
+"""What tunesmith says while it works, and to whom: watchers of the thread, and Python's `logging`.
+
+Logger `tunesmith.search` has INFO where a search begins and ends, DEBUG for its stages and each candidate's fate, and
+WARNING for one that ends without a Choice; `tunesmith.choice` has INFO for each Choice that a kernel's calls will use.
+Nothing is shown unless the program asks `logging` for it.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -74,6 +80,25 @@ class Sampled:
     round: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A candidate is no longer looked at: what is known of it now, and why."""
+
+    kernel: str
+    problem: Problem
+    trial: Trial
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """From now on a kernel's calls of one Problem use this Choice."""
+
+    kernel: str
+    problem: Problem
+    choice: Choice
+
+
 @dataclass(frozen=True)
 class Summary:
     """A search is over: everything a score table needs. cut + failed + measured + untried = cardinality.
@@ -108,7 +133,20 @@ class Summary:
         return {**counts, "untried": self.cardinality - sum(counts.values())}
 
 
-Event: TypeAlias = "Preparing | Started | Compiling | Compiled | Racing | Sampled | Step | Summary"
+def fate(trial: Trial, how: str) -> str:
+    """Why a candidate is no longer looked at: the reason of its failure, or how far it went in the race.
+
+    Args:
+        how: of one that was timed: `left after`, `to the end,`, `stopped after`.
+    """
+    if isinstance(trial.outcome, Failed):
+        return f"{trial.outcome.stage}: {trial.outcome.reason}"
+    samples = trial.outcome.samples if isinstance(trial.outcome, Measured) else ()
+    rounds = len({sample.round for sample in samples if sample.round >= 0})
+    return f"{how} {rounds} round{'s' if rounds != 1 else ''}" if rounds else "far behind in its first sample"
+
+
+Event: TypeAlias = "Preparing | Started | Compiling | Compiled | Racing | Sampled | Tried | Step | Summary | Decided"
 Watcher: TypeAlias = Callable[[Event], None]
 
 _watchers: ContextVar[tuple[Watcher, ...]] = ContextVar("tunesmith_watchers", default=())
@@ -125,6 +163,62 @@ def watched(watcher: Watcher) -> Generator[None]:
 
 
 def say(event: Event) -> None:
-    """Tell every watcher of this thread."""
+    """Tell every watcher of this thread, and who listens to the loggers."""
     for watcher in _watchers.get():
         watcher(event)
+    if not isinstance(event, Sampled):  # thousands in a second, between which a kernel is timed
+        _log(event)
+
+
+# --- the loggers ---------------------------------------------------------------------------------------
+
+logging.getLogger("tunesmith").addHandler(logging.NullHandler())  # or Python itself would print the warnings
+_search, _choice = logging.getLogger("tunesmith.search"), logging.getLogger("tunesmith.choice")
+
+
+def _log(event: Event) -> None:
+    """Make a log record of an event. Its `event` is the event itself."""
+    match event:
+        case Summary(choice=None):
+            logger, level = _search, logging.WARNING
+        case Started() | Summary():
+            logger, level = _search, logging.INFO
+        case Decided():
+            logger, level = _choice, logging.INFO
+        case _:
+            logger, level = _search, logging.DEBUG
+    if logger.isEnabledFor(level):
+        logger.log(level, "%s", _in_words(event), extra={"event": event})
+
+
+def _in_words(event: Event) -> str:
+    """One line of an event; durations in seconds, as a program may read it."""
+    match event:
+        case Preparing(kernel, number, total):
+            return f"{kernel}: problem {number} of {total}"
+        case Started(kernel, problem, cardinality, cut, known):
+            cut_count = sum(cut.values())
+            return f"{kernel}({problem}): a search of {cardinality} points: {cut_count} cut, {known} in the store"
+        case Compiling(count):
+            return f"compiling {count}"
+        case Compiled(config, failure):
+            return f"compiled {config!r}" if failure is None else f"not compiled {config!r}: {failure.reason}"
+        case Racing(count):
+            return f"timing {count} candidates"
+        case Tried(kernel, problem, trial, why):
+            timed = f"{trial.outcome.median_s:.4g} s, " if isinstance(trial.outcome, Measured) else ""
+            return f"{kernel}({problem}): {trial.config!r}: {timed}{why}"
+        case Decided(kernel, problem, choice):
+            note = f" ({choice.note})" if choice.note else ""
+            return f"{kernel}({problem}): {choice.config!r} by {choice.track}, from {choice.source}{note}"
+        case Summary(key, choice):
+            counts = ", ".join(f"{number} {fate}" for fate, number in event.counts.items())
+            none = "nothing works" if any(event.failures) else "nothing was measured"
+            best = none if choice is None else repr(choice.config)
+            took = "" if choice is None or choice.median_s is None else f", {choice.median_s:.4g} s"
+            spent_s = event.compile_s + event.measure_s
+            return f"{key.kernel}({key.problem}): {best}{took}; {counts}; {spent_s:.1f} s compiling and timing"
+        case Step():
+            return f"{event}: {event.config!r}, {event.seconds:.4g} s"
+        case Sampled():
+            return ""

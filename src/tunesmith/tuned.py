@@ -42,9 +42,6 @@ from tunesmith.tables import Tables
 from tunesmith.tune import ONLY
 from tunesmith.verification import Verification
 
-#: Stands over what the performance model says.
-MODEL_HEADING = "by the performance model"
-
 
 class TunedKernel:
     """A kernel that knows its Space. Call it as the kernel itself is called, less the knobs.
@@ -159,12 +156,9 @@ class TunedKernel:
 
         With `model=`, what the performance model says of it too; `ncu` is as of `predicted`.
         """
-        from tunesmith.report.terminal import print_explanation, print_facts
+        from tunesmith.report.terminal import print_explanation
 
-        lines = self.predicted(*args, ncu=ncu, **kwargs)
-        print_explanation(*self.explanation(*args, **kwargs))
-        if lines:
-            print_facts(MODEL_HEADING, lines)
+        print_explanation(self, args, kwargs, ncu)
 
     def explanation(self, *args: Any, **kwargs: Any) -> tuple[Key, Choice, Sequence[Trial]]:
         """What `explain` prints: the call's Key, the Choice as far as it is known, and the stored Trials."""

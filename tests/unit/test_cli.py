@@ -203,7 +203,7 @@ def test_a_file_without_attribute_says_what_is_in_it(run: Run, target: Target) -
     [
         (
             ("tun",),
-            "unknown command 'tun': did you mean 'tune'? known: tune, sweep, explain, verify, record, guard, distill, ",
+            "unknown command 'tun': did you mean 'tune'? known: tune, sweep, explain, profile, verify, record, ",
         ),
         (("store", "inf"), "unknown command 'inf': did you mean 'info'? known: info, gc, export, merge, refresh"),
         (("store",), "good ones: info, gc, export, merge, refresh"),
@@ -492,7 +492,7 @@ def test_help_loads_nothing_heavy() -> None:
 def test_an_old_encoding_and_a_failure_end_as_they_should(target: Target) -> None:
     ended = in_a_process("tune", target("broken"), "--problem", "n=1", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert ended.returncode == 1
-    assert "failed 2 ? launch: TypeError" in ended.stdout
+    assert "failed 2 x launch: TypeError" in ended.stdout
     assert "Traceback" not in ended.stderr
 
 

@@ -230,7 +230,7 @@ def test_check_has_an_exit_code_and_json(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["table", "check", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "error: never looked for: vllm has no dtype=float8" in out
-    assert out.endswith("1 tables, 3 rows: 1 errors, 0 warnings\n")
+    assert out.endswith("1 table, 3 rows: 1 error, 0 warnings\n")
     assert main(["table", "check", str(tmp_path), "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert (data["format"], data["files"], data["errors"]) == ("tunesmith-table-check/1", 1, 1)

@@ -8,7 +8,9 @@ Exit codes of every command: 0 done and good; 1 done and the answer is no (nothi
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 import warnings
 from collections.abc import Generator, Sequence
@@ -24,12 +26,25 @@ from tunesmith.cli.doctor import doctor
 from tunesmith.cli.explain import explain
 from tunesmith.cli.guard import guard
 from tunesmith.cli.kernels import kernels
-from tunesmith.cli.output import CANNOT_TELL, GOOD, INTERRUPTED, NO, USAGE, Commands, installed, note
+from tunesmith.cli.output import (
+    CANNOT_TELL,
+    GOOD,
+    INTERRUPTED,
+    NO,
+    UNREAD,
+    USAGE,
+    Commands,
+    complain,
+    installed,
+    works_long,
+)
+from tunesmith.cli.profile import profile
 from tunesmith.cli.record import record
 from tunesmith.cli.sweep import sweep
 from tunesmith.cli.tune import tune
 from tunesmith.cli.verify import verify
 from tunesmith.errors import BadInput, Busy, StoreError, TunesmithError, TunesmithWarning, unknown
+from tunesmith.report.signs import ERRORS
 
 app = typer.Typer(
     cls=Commands,
@@ -40,14 +55,15 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: it is there at once
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(tune)
-app.command()(sweep)
+app.command()(works_long(tune))
+app.command()(works_long(sweep))
 app.command()(explain)
-app.command()(verify)
-app.command()(record)
-app.command()(guard)
+app.command()(works_long(profile))
+app.command()(works_long(verify))
+app.command()(works_long(record))
+app.command()(works_long(guard))
 app.command()(distill)
-app.command("compile")(compile_)
+app.command("compile")(works_long(compile_))
 app.command()(kernels)
 app.command()(doctor)
 app.add_typer(store.app, name="store")
@@ -88,25 +104,38 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # × and µ in a terminal of another encoding
+            stream.reconfigure(errors=ERRORS)  # × and µ in a terminal of another encoding
     with _short_warnings():
         try:
             code = app(args, prog_name="tunesmith", standalone_mode=False)
             return code if isinstance(code, int) else GOOD
         except _UsageError as error:
-            note(_usage(error))
+            complain(_usage(error))
         except (BadInput, StoreError) as error:
-            note(" ".join(str(error).split("\n")))
+            complain(" ".join(str(error).split("\n")))
         except Busy as error:
-            note(str(error))
+            complain(str(error))
             return CANNOT_TELL
         except TunesmithError as error:
-            note(str(error))
+            complain(str(error))
             return NO
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ENOSPC):
+                raise
+            return _unwritable(error)
         except (KeyboardInterrupt, typer.Abort):
-            note("interrupted")
+            complain("interrupted")
             return INTERRUPTED
     return USAGE
+
+
+def _unwritable(error: OSError) -> int:
+    """An answer that cannot be written: nobody reads it any more (`… | head`), or the disk is full."""
+    nobody = error.errno == errno.EPIPE
+    if not nobody:
+        complain(f"the answer cannot be written: {error.strerror}")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the rest would fail at the process's end
+    return UNREAD if nobody else NO
 
 
 def _usage(error: Any) -> str:
@@ -130,7 +159,7 @@ def _short_warnings() -> Generator[None]:
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if issubclass(category, TunesmithWarning):
-                note(f"warning: {message}")
+                complain(f"warning: {message}")
             else:
                 usual(message, category, *place, **more)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from tunesmith.cli.output import GOOD, NO, AsJson, answers_only, note, print_json
+from tunesmith.cli.output import GOOD, NO, AsJson, answers_only, aside, paced, print_json
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, wanted
 from tunesmith.cli.target import TargetArgument, find_target
 from tunesmith.core.device import Device
@@ -69,10 +69,11 @@ def _compile(kernel: TunedKernel, inner: AheadKernel, problem: Problem, device: 
 
     configs = list(kernel.declared.space_for(problem, device))
     found: list[Compilation] = []
+    say = paced()
     for one in compile_space(inner, configs, lambda: kernel.inputs(problem), device, options().jobs):
         found.append(one)
-        if len(found) % 25 == 0:
-            note(f"{len(found)} of {len(configs)} compiled")
+        aside(f"{one.config!r}: {'compiled' if one.failed is None else f'{one.failed.stage}: {one.failed.reason}'}")
+        say(f"{len(found)} of {len(configs)} compiled")
     order = {config: i for i, config in enumerate(configs)}
     return sorted(found, key=lambda one: order[one.config])
 

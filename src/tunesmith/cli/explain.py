@@ -23,31 +23,29 @@ def explain(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Say which configuration a call would use and why. Measures nothing."""
+    """Say which configuration a call would use and why: how it won, how sure that is, what the device allows.
+
+    Measures nothing.
+    """
     from tunesmith.report.data import explanation_data
-    from tunesmith.report.terminal import print_explanation, print_facts
-    from tunesmith.tuned import MODEL_HEADING
+    from tunesmith.report.evidence import evidence_for
+    from tunesmith.report.terminal import print_explanation
 
     with answers_only(json):
         kernel = find_target(target)
-        found: list[tuple[Any, Any, Any]] = []
-        predicted: list[list[tuple[str, str]]] = []
         asked = wanted(kernel, problem, problems).problems
         if ncu is not None and len(asked) > 1:
             raise BadInput(f"--ncu {ncu} is of one launch, and {len(asked)} problems are given: give one --problem")
-        for one in asked:
+        results: list[dict[str, Any]] = []
+        for number, one in enumerate(asked):
             arguments = kernel.inputs(one)
-            found.append(kernel.explanation(**arguments))
-            predicted.append(kernel.predicted(ncu=ncu, **arguments))
+            if not json:
+                print("\n" if number else "", end="")
+                print_explanation(kernel, (), arguments, ncu)
+                continue
+            found = kernel.explanation(**arguments)
+            evidence = evidence_for(kernel.subject(**arguments), kernel.declared.policy, *found[1:])
+            model = dict(kernel.predicted(ncu=ncu, **arguments))
+            results.append({**explanation_data(*found, evidence), "model": model})
     if json:
-        results = [
-            {**explanation_data(*one), "model": dict(lines)} for one, lines in zip(found, predicted, strict=True)
-        ]
         print_json("explain", {"kernel": kernel.kernel.name, "results": results})
-        return
-    for number, (one, lines) in enumerate(zip(found, predicted, strict=True)):
-        if number:
-            print()
-        print_explanation(*one)
-        if lines:
-            print_facts(MODEL_HEADING, lines)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from tunesmith.cli.guard_summary import Line, Summary, of_findings, of_measured, of_sides
-from tunesmith.cli.output import AsJson, answers_only, note, print_json
+from tunesmith.cli.output import AsJson, answers_only, detail, note, print_json
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, wanted
 from tunesmith.cli.stored import stored
 from tunesmith.cli.target import find_target, find_targets
@@ -108,8 +108,12 @@ def _print(summary: Summary, markdown: str | None, json: bool) -> None:
             raise BadInput(f"--markdown {markdown} cannot be written: {error.strerror or error}") from error
     if json:
         print_json("guard", summary.data())
+    elif markdown == "-":
+        print(summary.markdown(), end="")
     else:
-        print(summary.markdown() if markdown == "-" else summary.text(), end="")
+        from tunesmith.report.terminal import print_lines
+
+        print_lines(summary.text())
 
 
 def _compare(paths: Sequence[str], limits: Limits, drift: bool, spread: float | None, allow_unmatched: bool) -> Summary:
@@ -170,6 +174,6 @@ def _measure(
         skipped = [Line("cannot tell", key.kernel, key.problem.text, note=why) for key, why in known.left]
     if not todo and not skipped:
         note(f"nothing is stored of {kernel.kernel.name} for this source and device")
-    with Progress(total=len(todo)) as progress, watched(progress):
+    with Progress(total=len(todo), detail=detail()) as progress, watched(progress):
         found = measure(kernel, todo, base, limits, rounds)
     return of_measured(found, limits, skipped)

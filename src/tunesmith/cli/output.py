@@ -1,23 +1,33 @@
-"""What every command shares: exit codes, one JSON document, one line of error."""
+"""What every command shares: exit codes, one JSON document, one line of error, how much is said beside the answer."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
 import sys
-from collections.abc import Generator, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import typer
 from typer.core import TyperGroup
 
 from tunesmith.errors import BadInput, unknown
+from tunesmith.report.signs import is_unicode
+
+if TYPE_CHECKING:
+    from tunesmith.report.progress import Detail
 
 GOOD = 0  # done, and the answer is good
 NO = 1  # done, and the answer is no: nothing ran, faults found, worse
 USAGE = 2  # what was asked for makes no sense
 CANNOT_TELL = 3
+UNREAD = 141  # what shells give a command whose answer nobody reads to its end
 INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
 
 #: the option that every command with an answer has
@@ -26,13 +36,97 @@ AsJson: TypeAlias = Annotated[
 ]
 
 
+QuietOption: TypeAlias = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Nothing but the answer, warnings and errors: no progress, no notes.")
+]
+VerboseOption: TypeAlias = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Each candidate's fate too: its time and how far it went, or why it failed."),
+]
+
+
 def print_json(kind: str, fields: Mapping[str, Any]) -> None:
-    """Print the one document of a command; its first key is `format`."""
-    print(json.dumps({"format": f"tunesmith-{kind}/1", **fields}, indent=2, ensure_ascii=False))
+    """Print the one document of a command; its first key is `format`. A number that JSON has no word for is null."""
+    document = _json({"format": f"tunesmith-{kind}/1", **fields})
+    print(json.dumps(document, indent=2, ensure_ascii=not is_unicode(sys.stdout), allow_nan=False))
+
+
+def _json(value: Any) -> Any:
+    """The same with null for what JSON cannot write: NaN and the infinities."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _json(one) for name, one in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(one) for one in cast("list[Any]", value)]
+    return value
+
+
+# --- beside the answer ---------------------------------------------------------------------------------
+
+_detail: ContextVar[Detail] = ContextVar("tunesmith_detail", default="usual")
+
+
+def detail() -> Detail:
+    """How much the command under way says beside its answer."""
+    return _detail.get()
+
+
+def works_long(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The same command with the options -q and -v: for every command that may take longer than a moment.
+
+    Raises:
+        BadInput: when both are given.
+    """
+
+    @wraps(command)
+    def with_detail(*args: Any, quiet: bool = False, verbose: bool = False, **given: Any) -> Any:
+        if quiet and verbose:
+            raise BadInput("--quiet and --verbose are opposites: give one of them")
+        token = _detail.set("quiet" if quiet else "verbose" if verbose else "usual")
+        try:
+            return command(*args, **given)
+        finally:
+            _detail.reset(token)
+
+    signature = inspect.signature(command, eval_str=True)
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
+        for name, option in (("quiet", QuietOption), ("verbose", VerboseOption))
+    ]
+    told: Any = with_detail
+    told.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *more])
+    told.__annotations__ = {name: one.annotation for name, one in told.__signature__.parameters.items()}
+    return with_detail
 
 
 def note(text: str) -> None:
-    """Say something that is not the answer, on standard error."""
+    """Say something that is not the answer, on standard error, unless the command is to be quiet."""
+    if detail() != "quiet":
+        complain(text)
+
+
+def aside(text: str) -> None:
+    """Say a detail, on standard error, where the command is to be verbose."""
+    if detail() == "verbose":
+        complain(text)
+
+
+def paced(every_s: float = 10.0) -> Callable[[str], None]:
+    """A `note` for how far something is: what is said too early after the one before is left out."""
+    last = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= every_s:
+            last = time.monotonic()
+            note(text)
+
+    return say
+
+
+def complain(text: str) -> None:
+    """Say what is wrong, on standard error."""
     print(f"tunesmith: {text}", file=sys.stderr)
 
 

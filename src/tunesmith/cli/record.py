@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from tunesmith.cli.output import GOOD, NO, AsJson, answers_only, print_json
+from tunesmith.cli.output import GOOD, NO, AsJson, answers_only, detail, print_json
 from tunesmith.cli.problems import ProblemOption, wanted
 from tunesmith.cli.target import TargetArgument, find_target
 from tunesmith.cli.tune import FixOption, IsolateOption, hold, isolated
@@ -48,7 +48,7 @@ def record(
         if not output.absolute().parent.is_dir():
             raise BadInput(f"{output}: there is no folder {output.parent}")
         kernel = hold(kernel, fix)
-        with Progress() as progress, watched(progress):
+        with Progress(detail=detail()) as progress, watched(progress):
             inputs = kernel.inputs(one)
             recording = kernel.record(rounds=rounds, isolate=isolated(kernel, isolate, inputs), **inputs)
         save(recording, output)

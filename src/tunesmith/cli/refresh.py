@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from tunesmith.cli.output import CANNOT_TELL, GOOD, NO, AsJson, answers_only, print_json
+from tunesmith.cli.output import CANNOT_TELL, GOOD, NO, AsJson, answers_only, detail, print_json
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, wanted
 from tunesmith.cli.stored import stored
 from tunesmith.cli.target import TargetArgument, find_target
@@ -45,7 +45,7 @@ def refresh(
         todo = wanted(kernel, problem, problems).problems if problem or problems else known.problems
         found: list[Refreshed] = []
         unknown: list[str] = []
-        with Progress(total=len(todo)) as progress, watched(progress):
+        with Progress(total=len(todo), detail=detail()) as progress, watched(progress):
             for one in todo:
                 result = kernel.refresh(best=best or BEST, anyway=all_, **kernel.inputs(one))
                 if result is None:
@@ -55,7 +55,9 @@ def refresh(
     if json:
         print_json("store-refresh", _data(found, unknown, known.left, known.hard))
     else:
-        print(_text(kernel.kernel.name, found, unknown, known.left, known.hard), end="")
+        from tunesmith.report.terminal import print_lines
+
+        print_lines(_text(kernel.kernel.name, found, unknown, known.left, known.hard))
     failed = any(result.fate == "failed" for result in found)
     raise typer.Exit(NO if failed else CANNOT_TELL if unknown or known.left else GOOD)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tunesmith.cli.output import AsJson, Commands, print_json
+from tunesmith.cli.output import AsJson, Commands, print_json, works_long
 from tunesmith.cli.refresh import refresh
 
 app = typer.Typer(cls=Commands, help="The store of trials and choices: look at it, clean it, move it.")
@@ -96,7 +96,7 @@ def merge(
     _report("store-merge", "added", counts, json)
 
 
-app.command()(refresh)
+app.command()(works_long(refresh))
 
 
 def _report(kind: str, verb: str, counts: Mapping[str, int], as_json: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from tunesmith.cli.output import GOOD, INTERRUPTED, NO, AsJson, answers_only, note, print_json
+from tunesmith.cli.output import GOOD, INTERRUPTED, NO, AsJson, answers_only, complain, detail, note, print_json
 from tunesmith.cli.sweep_file import Limits, read, targets_in
 from tunesmith.cli.target import find_targets
 from tunesmith.cli.tune import BudgetOption, LaunchesOption, StrategyOption, check_limits
@@ -93,7 +93,7 @@ def sweep(
 
         print_sweep(outcome, took_s, len(workers))
     if outcome.interrupted:
-        note(
+        complain(
             f"interrupted: {len(outcome.results)} of {len(wanted.tasks)} problems are done; --resume goes on from there"
         )
         raise typer.Exit(INTERRUPTED)
@@ -199,7 +199,7 @@ def _run(tasks: Sequence[Task], workers: Mapping[str, Callable[[], Worker]], res
         count = len({task for results in before.values() for task in results})
         note(f"an earlier run has done {count} of these {len(tasks)} problems; --resume does not look at them again")
         done.forget()
-    with SweepProgress(len(tasks)) as progress:
+    with SweepProgress(len(tasks), detail=detail()) as progress:
         return Sweep(tasks, workers, default_store(), done, progress, before if resume else {}, retry).run()
 
 

@@ -12,6 +12,7 @@ import typer
 
 from tunesmith.cli.output import GOOD, NO, AsJson, Commands, note, print_json
 from tunesmith.errors import BadInput
+from tunesmith.report.units import count
 
 if TYPE_CHECKING:
     from tunesmith.tables.convert import Exported
@@ -63,9 +64,11 @@ def check(
     else:
         _print_findings(report.findings, None if everything else SHOWN)
         warned = len(report.findings) - report.errors
-        print(f"{report.files} tables, {report.rows} rows: {report.errors} errors, {warned} warnings")
+        looked = f"{count(report.files, 'table')}, {count(report.rows, 'row')}"
+        print(f"{looked}: {count(report.errors, 'error')}, {count(warned, 'warning')}")
         if report.passed_over:
-            print(f"{len(report.passed_over)} files passed over: {report.passed_over[0][0]} …: of no known format")
+            files = count(len(report.passed_over), "file")
+            print(f"{files} passed over: {report.passed_over[0][0]} …: of no known format")
     return NO if report.errors else GOOD
 
 
@@ -79,9 +82,9 @@ def _print_findings(findings: Sequence[Finding], most: int | None) -> None:
         shown[finding.code] += 1
         if most is None or shown[finding.code] <= most:
             print(finding)
-    for code, count in shown.items():
-        if most is not None and count > most:
-            print(f"… and {count - most} more of [{code}]: --all shows them")
+    for code, number in shown.items():
+        if most is not None and number > most:
+            print(f"… and {number - most} more of [{code}]: --all shows them")
 
 
 @app.command()
@@ -159,7 +162,7 @@ def merge(
     _write({output: merged.document.data()})
     for said in merged.notes:
         note(said)
-    print(f"wrote {output}: {merged.added} rows added, {len(merged.notes)} decided")
+    print(f"wrote {output}: {count(merged.added, 'row')} added, {len(merged.notes)} decided")
     return GOOD
 
 
@@ -183,7 +186,7 @@ def make(
         whole = edit.add(output, table)
     except OSError as error:
         raise BadInput(f"{output} cannot be written: {error.strerror or error}") from error
-    print(f"wrote {output}: {len(whole.rows)} rows, {len(table.rows)} of them from the store")
+    print(f"wrote {output}: {count(len(whole.rows), 'row')}, {len(table.rows)} of them from the store")
     return GOOD
 
 
@@ -208,7 +211,7 @@ def import_(
     _write({output: table.data()})
     for said in left:
         note(f"left out: {said}")
-    print(f"wrote {output}: {len(table.rows)} rows")
+    print(f"wrote {output}: {count(len(table.rows), 'row')}")
     return GOOD
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from tunesmith.cli.into_table import IntoTable
-from tunesmith.cli.output import GOOD, INTERRUPTED, NO, USAGE, AsJson, answers_only, note, print_json
+from tunesmith.cli.output import GOOD, INTERRUPTED, NO, USAGE, AsJson, answers_only, complain, detail, note, print_json
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, rows_of_others, wanted
 from tunesmith.cli.target import TargetArgument, find_target
 from tunesmith.core.problem import Problem, read_value
@@ -219,7 +219,7 @@ class _Session:
         """Search for every problem; the exit code."""
         from tunesmith.report.terminal import Progress
 
-        with Progress(total=len(self.problems)) as progress:
+        with Progress(total=len(self.problems), detail=detail()) as progress:
             for number, problem in enumerate(self.problems):
                 try:
                     arguments = self.kernel.inputs(problem)
@@ -300,7 +300,7 @@ class _Session:
             elif not result.error and journal.failure(key) is not None:
                 journal.worked(key)
         except OSError as error:
-            note(f"warning: {journal.path} cannot be written ({error}); what failed will be tried again")
+            complain(f"warning: {journal.path} cannot be written ({error}); what failed will be tried again")
 
     def _show(self, result: _Result) -> None:
         from tunesmith.report.terminal import print_scores
@@ -310,7 +310,7 @@ class _Session:
                 print()
             print_scores(result.summary, ROWS if len(self.problems) == 1 else ROWS_OF_SEVERAL)
         if result.error:
-            note(result.error.splitlines()[0] if self.quiet else result.error)
+            complain(result.error.splitlines()[0] if self.quiet else result.error)
 
     def _keep(self, problem: Problem, arguments: Mapping[str, Any]) -> None:
         """Say what Ctrl-C left: every finished Trial is in the store already."""
@@ -319,7 +319,7 @@ class _Session:
         key, _, trials = self.kernel.explanation(**arguments)
         self.interrupted = {"problem": key.problem.text, "trials_kept": len(trials)}
         done = f"; {len(self.results)} of {len(self.problems)} problems are done" if len(self.problems) > 1 else ""
-        note(
+        complain(
             f"interrupted: {count(len(trials), 'trial')} of {key.kernel}({problem_line(problem)}) are kept, "
             f"and the same command measures only the rest{done}"
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tunesmith.cli.output import CANNOT_TELL, GOOD, NO, AsJson, answers_only, note, print_json
+from tunesmith.cli.output import CANNOT_TELL, GOOD, NO, AsJson, answers_only, aside, note, paced, print_json
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, example, wanted
 from tunesmith.cli.target import TargetArgument, find_target
 from tunesmith.core.problem import Problem
@@ -31,7 +31,12 @@ def verify(
     with answers_only(json):
         kernel = find_target(target)
         asked = wanted(kernel, problem, problems).problems if problem or problems else _stored(kernel)
-        found = [(one, kernel.verify(**kernel.inputs(one))) for one in asked]
+        found: list[tuple[Problem, Verification]] = []
+        say = paced()
+        for one in asked:
+            found.append((one, kernel.verify(**kernel.inputs(one))))
+            aside(f"{one}: {_says(found[-1][1])}")
+            say(f"{len(found)} of {len(asked)} checked")
     if json:
         print_json("verify", {"kernel": kernel.kernel.name, "results": [_data(*one) for one in found]})
     else:

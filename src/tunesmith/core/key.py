@@ -49,15 +49,19 @@ class Key:
 
     def differences(self, other: Key) -> list[str]:
         """The hard fields in which two Keys differ, nearest first: the Problem's fields, then the rest."""
+        return [f"{name}: {mine}, known: {known}" for name, mine, known in self.differing(other)]
+
+    def differing(self, other: Key) -> list[tuple[str, str, str]]:
+        """The same as (field, this one's value, the other's)."""
         mine, known = dict(self.environment), dict(other.environment)
         rest = [
-            f"{name}: {getattr(self, name)}, known: {getattr(other, name)}"
+            (name, str(getattr(self, name)), str(getattr(other, name)))
             for name in ("kernel", "device", "fingerprint", "protocol")
             if getattr(self, name) != getattr(other, name)
         ]
         names = [name for name in sorted({*mine, *known}) if mine.get(name) != known.get(name)]
-        env = [f"${name}: {mine.get(name)}, known: {known.get(name)}" for name in names]
-        return self.problem.differences(other.problem) + rest + env
+        env = [(f"${name}", str(mine.get(name)), str(known.get(name))) for name in names]
+        return self.problem.differing(other.problem) + rest + env
 
     def to_data(self) -> dict[str, Any]:
         """As JSON types."""

@@ -84,11 +84,15 @@ class Problem(Mapping[str, FieldValue]):
 
     def differences(self, other: Problem) -> list[str]:
         """The fields in which two Problems differ, as `offs.dtype: int32, known: int64`."""
+        return [f"{name}: {mine}, known: {known}" for name, mine, known in self.differing(other)]
+
+    def differing(self, other: Problem) -> list[tuple[str, str, str]]:
+        """The same as (field, this one's value, the other's), each as it is spelled."""
         names = sorted({*self, *other})
         absent = "(absent)"
         mine = {name: _spell(self[name]) if name in self else absent for name in names}
         known = {name: _spell(other[name]) if name in other else absent for name in names}
-        return [f"{name}: {mine[name]}, known: {known[name]}" for name in names if mine[name] != known[name]]
+        return [(name, mine[name], known[name]) for name in names if mine[name] != known[name]]
 
     def __getitem__(self, name: str) -> FieldValue:
         return self._fields[name]

@@ -126,6 +126,16 @@ def apart(trials: Sequence[Trial], margin: float = MARGIN, incumbent: Config | N
     return [] if met else [t.trial.config for t in deciding]
 
 
+def ratio_between(one: Trial, other: Trial, confidence: float = CONFIDENCE) -> tuple[float, float, float] | None:
+    """How many times as long one measured Config takes as another, with bounds, by the rounds both were in.
+
+    Returns:
+        (ratio, low, high); `None` where they were in too few rounds together to say how sure a ratio is.
+    """
+    a, b = _Timed.of(one), _Timed.of(other)
+    return a.ratio_to(b, confidence) if len(a.shared_with(b)) >= ENOUGH else None
+
+
 def unfinished(trials: Sequence[Trial]) -> list[Trial]:
     """Of Trials of searches that never came to an end, those that had not left their race: it may have been stopped."""
     timed = [_Timed.of(trial) for trial in trials if isinstance(trial.outcome, Measured)]

@@ -37,7 +37,8 @@ class Race:
         progress: called after every sample with (config, fastest config, its median in seconds, round); round -1 is
             an arrival.
         first_round: what the first round is called; no two races of one search share a round.
-        left: called after a round with the candidates that leave, and after the first with all.
+        left: called after a round with the candidates to keep, those that leave and after the first all, and with those
+            of them that leave.
 
     Attributes:
         samples: how many were taken.
@@ -55,7 +56,7 @@ class Race:
         progress: Callable[[Config, Config, float, int], None] | None = None,
         seed: int = 0,
         first_round: int = 0,
-        left: Callable[[Set[Config]], None] | None = None,
+        left: Callable[[Set[Config], Set[Config]], None] | None = None,
     ) -> None:
         self._tell = left
         self._rule = rule_for(clock, rule or Rule())
@@ -116,9 +117,9 @@ class Race:
             if number > most or (final and number < final):
                 continue
             staying, decided = self._judged(alive, number, last=bool(final))
-            leaving = set(alive) if number == 1 else set(alive) - set(staying)
-            if self._tell is not None and leaving:
-                self._tell(leaving)
+            leaving = set(alive) - set(staying)
+            if self._tell is not None and (leaving or number == 1):
+                self._tell(set(alive) if number == 1 else leaving, leaving)
             alive = staying
             if self._leader is not None:
                 most = self._rule.most_rounds(self._leader[1])

@@ -1,10 +1,12 @@
-"""Text that is wrapped behind a prefix, without blanks at the ends of its lines: it may be piped, and pasted."""
+"""Text wrapped behind a prefix, and lines without blanks at their ends: they may be piped, and pasted."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.text import Text
 
 #: A line holds this much text, however long the prefix is.
@@ -24,3 +26,25 @@ class Hanging:
         for number, line in enumerate(self.text.wrap(console, width, overflow="fold")):
             line.rstrip()
             yield Text.assemble(below if number else self.prefix, line)
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """A renderable: another one, without blanks at the ends of its lines."""
+
+    whole: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in console.render_lines(self.whole, options, pad=False):
+            yield from _trimmed(line)
+            yield Segment.line()
+
+
+def _trimmed(line: list[Segment]) -> Iterator[Segment]:
+    kept = len(line)
+    while kept and not line[kept - 1].text.strip():
+        kept -= 1
+    yield from line[: kept - 1] if kept else ()
+    if kept:
+        last = line[kept - 1]
+        yield Segment(last.text.rstrip(), last.style)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from tunesmith.core.config import Config
-from tunesmith.events import Compiled, Compiling, Event, Preparing, Racing, Sampled, Started, Summary
-from tunesmith.report.units import count, duration, problem_line, spent
+from tunesmith.core.outcome import Measured
+from tunesmith.events import Compiled, Compiling, Decided, Event, Preparing, Racing, Sampled, Started, Summary, Tried
+from tunesmith.report.hanging import Hanging
+from tunesmith.report.live import LiveLines, asides, log_every_s
+from tunesmith.report.units import count, duration, first_line, problem_line, spent
 from tunesmith.search import Step
 from tunesmith.tune import is_searching
 from tunesmith.turns import Turns
 
 #: Drawing takes a millisecond or two; more often than this nobody reads it.
 REDRAW_S = 0.2
-#: In a log, a line at most this often between the lines that open and close a stage.
-LOG_EVERY_S = 10.0
+#: Columns of a bar, where there are so many.
+BAR = 24
+#: How much is said: nothing, where a search stands, or each candidate's fate too.
+Detail: TypeAlias = Literal["quiet", "usual", "verbose"]
 
 
 @dataclass
@@ -91,7 +95,7 @@ class _View:
 
 
 class Progress:
-    """A watcher for `tune.watched`: shows what every search of the scope does.
+    """A watcher for `events.watched`: shows what every search of the scope does.
 
     It draws between samples, and while compilers run from a thread of its own too: never while a kernel is timed.
 
@@ -99,18 +103,20 @@ class Progress:
         console: where to; standard error where not given.
         total: how many searches there will be, where that is known.
         now: the clock, in seconds.
+        detail: how much is said.
     """
 
     def __init__(
-        self, console: Console | None = None, total: int | None = None, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.console = console or Console(stderr=True)
-        self._total, self._now = total, now
+        self, console: Console | None = None, total: int | None = None, now: Callable[[], float] = time.monotonic,
+        detail: Detail = "usual",
+    ) -> None:  # fmt: skip
+        self._lines = LiveLines(console or asides(), self._render)
+        self._total, self._now, self._detail = total, now, detail
         self._number = 0
         self._views: list[_View] = []
-        self._live: Live | None = None
-        self._last = float("-inf")
+        self._last = self._began = now()
         self._ticker: tuple[threading.Thread, threading.Event] | None = None
+        self._showing = threading.Lock()
 
     def __enter__(self) -> Progress:
         return self
@@ -119,6 +125,8 @@ class Progress:
         self.close()
 
     def __call__(self, event: Event) -> None:
+        if self._detail == "quiet" or isinstance(event, Decided):
+            return
         if isinstance(event, Started):
             self._start(event)
             return
@@ -131,27 +139,20 @@ class Progress:
         view = self._views[-1]
         if isinstance(event, Summary):
             self._finish(view, event)
-            return
-        if isinstance(event, Step):
+        elif isinstance(event, Step):
             self._line(view, f"{event}: {duration(event.seconds)} {event.config!r}")
-            return
-        view.hear(event)
-        if isinstance(event, Racing):
-            self._stop_ticking()
-            self._show(view, f"{view.compilation}; measuring {count(event.count, 'candidate')}")
-        elif isinstance(event, Compiling):
-            self._show(view, f"compiling {event.count:,}" if event.count else None)
-            self._tick(event.turns)
+        elif isinstance(event, Tried):
+            if self._detail == "verbose":
+                self._line(view, _tried(event))
         else:
-            self._show(view, None)
+            view.hear(event)
+            self._staged(view, event)
 
     def close(self) -> None:
         """Take the live lines off the terminal."""
         self._stop_ticking()
         self._views.clear()
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        self._lines.close()
 
     # --- one search ------------------------------------------------------------------------------
 
@@ -164,6 +165,16 @@ class Progress:
         view = _View(event, self._now())
         self._views.append(view)
         self._show(view, view.space)
+
+    def _staged(self, view: _View, event: Compiling | Compiled | Racing | Sampled) -> None:
+        if isinstance(event, Racing):
+            self._stop_ticking()
+            self._show(view, f"{view.compilation}; measuring {count(event.count, 'candidate')}")
+        elif isinstance(event, Compiling):
+            self._show(view, f"compiling {event.count:,}" if event.count else None)
+            self._tick(event.turns)
+        else:
+            self._show(view, None)
 
     def _finish(self, view: _View, summary: Summary) -> None:
         self._stop_ticking()
@@ -180,79 +191,69 @@ class Progress:
 
     def _show(self, view: _View, milestone: str | None) -> None:
         """Redraw, or in a log write a line: the milestone's, or the state's when the last line is a while ago."""
-        now = self._now()
-        if self._animated:
-            if milestone is not None or now - self._last >= REDRAW_S:
-                self._redraw()
+        with self._showing:  # the ticker shows too
+            now = self._now()
+            if self._lines.animated:
+                if milestone is not None or now - self._last >= REDRAW_S:
+                    self._lines.redraw()
+                    self._last = now
+            elif milestone is not None:
+                self._line(view, milestone)
                 self._last = now
-        elif milestone is not None:
-            self._line(view, milestone)
-            self._last = now
-        elif now - self._last >= LOG_EVERY_S:
-            self._line(view, "; ".join(part for part in self._state(view) if part))
-            self._last = now
+            elif now - self._last >= log_every_s(now - self._began):
+                self._line(view, "; ".join(part for part in self._state(view) if part))
+                self._last = now
 
     def _state(self, view: _View) -> tuple[str, ...]:
         return (view.compilation if view.compiling else view.race, view.leader, view.budget(self._now()))
 
-    def _line(self, view: _View, text: str) -> None:
-        number = f"[{self._number}/{self._total}] " if self._total is not None and self._total > 1 else ""
-        self.console.print(f"{number}{view.name}: {text}", soft_wrap=True, markup=False, highlight=False)
-
     @property
-    def _animated(self) -> bool:
-        """Whether the lines may be redrawn in place. A log stays plain, even one that asked for colours."""
-        return self.console.is_interactive and self.console.file.isatty()
+    def _which(self) -> str:
+        return f"[{self._number}/{self._total}] " if self._total is not None and self._total > 1 else ""
 
-    def _redraw(self) -> None:
-        if self._live is None:
-            # What a kernel prints goes above the lines, unless standard output leads elsewhere.
-            self._live = Live(
-                get_renderable=self._render, console=self.console, auto_refresh=False, transient=True,
-                redirect_stdout=sys.stdout.isatty(), redirect_stderr=True,
-            )  # fmt: skip
-            self._live.start()
-        self._live.refresh()
+    def _line(self, view: _View, text: str) -> None:
+        self._lines.line(f"{self._which}{view.name}: {text}")
 
     def _render(self) -> Group:
         if not self._views:
             return Group()
         view = self._views[-1]
-        number = f"[{self._number}/{self._total}] " if self._total is not None and self._total > 1 else ""
-        lines: list[Text | Table] = [
-            Text.assemble((f"{number}{view.name}", "bold"), no_wrap=True, overflow="ellipsis"),
-            Text(f"  {view.space}", style="dim", no_wrap=True, overflow="ellipsis"),
+        lines: list[Text | Table | Hanging] = [
+            _one_line(f"{self._which}{view.name}", "bold"),
+            _one_line(f"  {view.space}", "dim"),
             self._bar(view),
         ]
         if view.alive:
-            lines.append(Text(f"  {view.race}", no_wrap=True, overflow="ellipsis"))
+            lines.append(_one_line(f"  {view.race}"))
         if view.best is not None:
-            lines.append(Text(f"  {view.leader}", style="green"))
-        lines.append(Text(f"  {view.budget(self._now())}", style="dim", no_wrap=True, overflow="ellipsis"))
+            lines.append(Hanging(Text("  "), Text(view.leader, style="green")))
+        lines.append(_one_line(f"  {view.budget(self._now())}", "dim"))
         return Group(*lines)
 
     @staticmethod
     def _bar(view: _View) -> Table:
-        row = Table.grid(padding=(0, 1))
-        row.add_row(f"  {view.compilation}", ProgressBar(max(1, view.to_compile), view.compiled, width=24))
+        row = Table.grid(padding=(0, 1), expand=True)
+        row.add_column(no_wrap=True, overflow="ellipsis")
+        row.add_column(ratio=1)
+        row.add_row(f"  {view.compilation}", ProgressBar(max(1, view.to_compile), view.compiled, width=BAR))
         return row
 
     # --- while compilers run ---------------------------------------------------------------------
 
     def _tick(self, turns: Turns) -> None:
-        """Redraw from a thread until the compilers are done, as one Config may take a minute; in between the samples
-        where kernels are timed meanwhile."""
-        if not self._animated or self._ticker is not None:
+        """Show from a thread how it stands until the compilers are done, as one Config may take minutes; in between
+        the samples where kernels are timed meanwhile."""
+        if self._ticker is not None:
             return
         done = threading.Event()
 
-        def redraw() -> None:
+        def show() -> None:
             while not done.wait(REDRAW_S):
                 with turns.at_once() as mine:
-                    if mine and self._live is not None:
-                        self._live.refresh()
+                    if mine and self._views:
+                        self._show(self._views[-1], None)
 
-        thread = threading.Thread(target=redraw, name="tunesmith-progress", daemon=True)
+        thread = threading.Thread(target=show, name="tunesmith-progress", daemon=True)
         self._ticker = (thread, done)
         thread.start()
 
@@ -263,3 +264,14 @@ class Progress:
             done.set()
             thread.join()
             self._ticker = None
+
+
+def _one_line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _tried(event: Tried) -> str:
+    """`75.30 µs, left after 3 rounds: Config(…)`; without a time what failed."""
+    outcome = event.trial.outcome
+    timed = f"{duration(outcome.median_s)}, " if isinstance(outcome, Measured) else ""
+    return f"{timed}{first_line(event.why)}: {event.trial.config!r}"

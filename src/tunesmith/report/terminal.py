@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tunesmith.core.key import Key
-from tunesmith.core.outcome import Choice, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.events import Event, Summary, watched
 from tunesmith.report.compilations import CompilationRow, compilation_table
+from tunesmith.report.evidence import evidence_for
 from tunesmith.report.explanation import Explanation
-from tunesmith.report.progress import Progress
+from tunesmith.report.hanging import Trimmed
+from tunesmith.report.live import answers, asides
+from tunesmith.report.progress import Detail, Progress
 from tunesmith.report.sweeping import sweep_line, sweep_tables
 from tunesmith.report.table import fact_table, result_table, score_table
 from tunesmith.sweep.drive import Outcome
+
+if TYPE_CHECKING:
+    from tunesmith.tuned import TunedKernel
+
+#: Stands over what the performance model says.
+MODEL_HEADING = "by the performance model"
+
+#: Columns by which a line goes on further in than it began.
+FURTHER_IN = 4
 
 __all__ = [
     "Progress",
@@ -25,6 +37,7 @@ __all__ = [
     "print_explanation",
     "print_facts",
     "print_line",
+    "print_lines",
     "print_results",
     "print_scores",
     "print_sweep",
@@ -34,44 +47,78 @@ __all__ = [
 
 
 @contextmanager
-def watch() -> Generator[None]:
+def watch(*, verbose: bool = False) -> Generator[None]:
     """Within this scope, every search of this thread shows its progress and its score table, on standard error.
+
+    Args:
+        verbose: each candidate's fate, too.
 
     >>> with tunesmith.watch():
     ...     matmul(a, b, c)  # doctest: +SKIP
     """
-    console = Console(stderr=True)
-    with Progress(console) as progress:
+    console = asides()
+    detail: Detail = "verbose" if verbose else "usual"
+    with Progress(console, detail=detail) as progress:
 
         def show(event: Event) -> None:
             progress(event)
             if isinstance(event, Summary):
-                console.print(score_table(event))
+                console.print(Trimmed(score_table(event)))
 
         with watched(show):
             yield
 
 
-def print_explanation(key: Key, choice: Choice, trials: Sequence[Trial]) -> None:
-    """Say on standard output what a call would use and why."""
-    Console().print(Explanation(key, choice, trials))
+def print_explanation(
+    kernel: TunedKernel, args: Sequence[Any], kwargs: Mapping[str, Any], ncu: str | Path | None = None
+) -> None:
+    """Say on standard output what a call would use and why.
+
+    Args:
+        args, kwargs: the call's. ncu: as of `TunedKernel.predicted`.
+
+    Raises:
+        BadInput: as of `TunedKernel.predicted`.
+    """
+    lines = kernel.predicted(*args, ncu=ncu, **kwargs)
+    key, choice, trials = kernel.explanation(*args, **kwargs)
+    evidence = evidence_for(kernel.subject(*args, **kwargs), kernel.declared.policy, choice, trials)
+    _show(Explanation(key, choice, trials, evidence))
+    if lines:
+        print_facts(MODEL_HEADING, lines)
 
 
 def print_scores(summary: Summary, top: int = 10) -> None:
     """Print a search's score table on standard output."""
-    Console().print(score_table(summary, top))
+    _show(score_table(summary, top))
 
 
 def print_results(results: Sequence[tuple[Problem, Summary | None, str, str]]) -> None:
     """Print a line for each of several searches on standard output: (problem, Summary if any, error if any, change)."""
-    Console().print(result_table(results))
+    _show(result_table(results))
 
 
 def print_sweep(outcome: Outcome, took_s: float, n_workers: int) -> None:
     """Print on standard output what came of a sweep: a table for each kind of device, and a line about all."""
-    console = Console()
-    console.print(sweep_tables(outcome))
-    console.print(Text(sweep_line(outcome, took_s, n_workers)))
+    _show(sweep_tables(outcome), Text(sweep_line(outcome, took_s, n_workers)))
+
+
+def print_lines(text: str) -> None:
+    """Print lines on standard output: as they are into a file, so that they can be searched; on a terminal they are
+    wrapped between words, and go on further in."""
+    console = answers()
+    for line in text.splitlines():
+        if console.is_terminal and len(line) > console.width:
+            blanks = len(line) - len(line.lstrip())
+            further = Text(" " * (blanks + FURTHER_IN))
+            for number, part in enumerate(Text(line[blanks:]).wrap(console, console.width - further.cell_len)):
+                _show((further if number else further[:blanks]) + part)
+        else:
+            console.print(Text(line), soft_wrap=True)
+
+
+def _show(*parts: RenderableType) -> None:
+    answers().print(Trimmed(Group(*parts)))
 
 
 def print_line(text: str) -> None:
@@ -81,10 +128,9 @@ def print_line(text: str) -> None:
 
 def print_facts(heading: str, facts: Sequence[tuple[str, str]]) -> None:
     """Print a heading and named facts below it, on standard output."""
-    console = Console()
-    console.print(Text(heading, style="bold"), fact_table(facts, indent=2))
+    _show(Text(heading, style="bold"), fact_table(facts, indent=2))
 
 
 def print_compilations(heading: str, rows: Sequence[CompilationRow]) -> None:
     """Print on standard output what compiling some Configs showed."""
-    Console().print(compilation_table(heading, rows))
+    _show(compilation_table(heading, rows))

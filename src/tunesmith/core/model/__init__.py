@@ -7,10 +7,11 @@ from tunesmith.core.model.occupancy import fault, occupancy, residency
 from tunesmith.core.model.predict import predict
 from tunesmith.core.model.prediction import Bound, Prediction
 from tunesmith.core.model.queue import Queue, queue, rank
+from tunesmith.core.model.roofline import Ceiling, ceiling
 from tunesmith.core.model.words import explain
 from tunesmith.core.model.work import Rows, Tiles, Work, WorkOf
 
 __all__ = [
-    "FITTED", "Bound", "Constants", "Model", "Prediction", "Queue", "Rows", "Tiles", "Work", "WorkOf", "explain",
-    "fault", "occupancy", "predict", "predict_exercise", "queue", "rank", "residency",
+    "FITTED", "Bound", "Ceiling", "Constants", "Model", "Prediction", "Queue", "Rows", "Tiles", "Work", "WorkOf",
+    "ceiling", "explain", "fault", "occupancy", "predict", "predict_exercise", "queue", "rank", "residency",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from tunesmith.core.model.constants import FITTED, Constants
 from tunesmith.core.model.exercise import predict_exercise
 from tunesmith.core.model.predict import predict
 from tunesmith.core.model.prediction import Prediction
+from tunesmith.core.model.roofline import Ceiling, ceiling
 from tunesmith.core.model.work import Work, WorkOf
 from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
@@ -57,12 +58,20 @@ class Model:
         Raises:
             BadInput: when the Config or the Problem lacks what the work is made of.
         """
-        work = self.work(problem, config)
-        if not isinstance(work, Work):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise BadInput(f"the model's function made {work!r} for {problem}; expected a Work")
+        work = self._work_of(problem, config)
         if self.rules == "exercise":
             return predict_exercise(work, device)
         return predict(work, device, resources, self.constants)
+
+    def ceiling(self, problem: Problem, config: Config, device: Device) -> Ceiling | None:
+        """The least time that the chip's peak and bandwidth allow; `None` and errors as of `predict`."""
+        return ceiling(self._work_of(problem, config), device)
+
+    def _work_of(self, problem: Problem, config: Config) -> Work:
+        work = self.work(problem, config)
+        if not isinstance(work, Work):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise BadInput(f"the model's function made {work!r} for {problem}; expected a Work")
+        return work
 
     def predictor(self, problem: Problem, device: Device) -> Callable[[Config, Resources | None], Prediction | None]:
         """The same for one Problem on one device."""

@@ -1,0 +1,112 @@
+"""Lines that are redrawn in place on a terminal and in a notebook; in a log, plain ones with the time of day."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from tunesmith.report.signs import showable
+
+#: In a log, a line at most this often at first, between those that say something new ...
+LOG_EVERY_S = 10.0
+#: ... then whenever the time has grown by this part, and at least this often.
+LOG_PART, LOG_SELDOM_S = 0.1, 60.0
+#: Columns of a notebook's output, which says no width.
+NOTEBOOK_WIDTH = 110
+
+
+def answers() -> Console:
+    """The console of answers: standard output."""
+    return Console(file=showable(sys.stdout))
+
+
+def asides() -> Console:
+    """The console of progress: standard error."""
+    return Console(file=showable(sys.stderr), stderr=True)
+
+
+def log_every_s(gone_s: float) -> float:
+    """How long a log is silent where nothing new is to be said, after so many seconds.
+
+    >>> [log_every_s(s) for s in (1, 200, 36000)]
+    [10.0, 20.0, 60.0]
+    """
+    return max(LOG_EVERY_S, min(LOG_SELDOM_S, LOG_PART * gone_s))
+
+
+class LiveLines:
+    """Some lines in place, and lines above them that stay.
+
+    Args:
+        console: where to.
+        render: what the lines are now.
+    """
+
+    def __init__(self, console: Console, render: Callable[[], RenderableType]) -> None:
+        self._console, self._render = console, render
+        self._live: Live | None = None
+        self._cell: Any = None  # a notebook's display, which is replaced
+
+    @property
+    def animated(self) -> bool:
+        """Whether lines can be redrawn in place. A log stays plain, even one that asked for colours."""
+        return self._in_notebook or (self._console.is_interactive and self._console.file.isatty())
+
+    @property
+    def shown(self) -> bool:
+        """Whether there are any in place."""
+        return self._live is not None or self._cell is not None
+
+    @property
+    def _in_notebook(self) -> bool:
+        return self._console.is_jupyter and "IPython" in sys.modules
+
+    def redraw(self) -> None:
+        """Show what the lines are now; not in a log."""
+        if self._in_notebook:
+            self._show_in_cell()
+            return
+        if self._live is None:
+            # What a kernel prints goes above the lines, unless standard output leads elsewhere.
+            self._live = Live(
+                get_renderable=self._render, console=self._console, auto_refresh=False, transient=True,
+                redirect_stdout=sys.stdout.isatty(), redirect_stderr=True,
+            )  # fmt: skip
+            self._live.start()
+        self._live.refresh()
+
+    def line(self, text: str) -> None:
+        """A line that stays; in a log with the time of day before it."""
+        if self._in_notebook:
+            sys.stdout.write(f"{text}\n")  # such lines are joined in one output, where displays are one each
+            return
+        stamped = text if self.animated else f"{time.strftime('%H:%M:%S')} {text}"
+        self._console.print(Text(stamped), soft_wrap=True)  # text as it is: of a str rich makes `:a:` a sign
+
+    def close(self) -> None:
+        """Take the lines away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        if self._cell is not None:
+            self._cell.update({"text/plain": ""}, raw=True)
+            self._cell = None
+
+    def _show_in_cell(self) -> None:
+        """Plain text in the cell's output: a display that can be replaced knows no control codes."""
+        out = io.StringIO()
+        plain = Console(file=out, width=NOTEBOOK_WIDTH, force_jupyter=False, force_terminal=False, color_system=None)
+        plain.print(self._render())
+        said = {"text/plain": out.getvalue().rstrip("\n")}
+        if self._cell is None:
+            self._cell = import_module("IPython.display").display(said, raw=True, display_id=True)
+        else:
+            self._cell.update(said, raw=True)
