@@ -16,8 +16,9 @@ from tunesmith.cli import app
 PAGE = Path(__file__).parents[1] / "command-reference.md"
 HEAD = """# Commands and options
 
-What `tunesmith COMMAND --help` says, for all commands; `python docs/scripts/command_line.py` writes this page from the
-program. How they are used, what TARGET and `--problem` mean, and the exit codes are on [the command line](command-line.md).
+What `tunesmith COMMAND --help` says, for all commands; `python docs/scripts/command_line.py` writes this page from
+the program. How they are used, what TARGET and `--problem` mean, and the exit codes are on
+[the command line](command-line.md).
 """
 
 
