@@ -23,6 +23,12 @@ def sessions(page: Path) -> list[Block]:
     return [one for one in blocks(page) if one.language == "console" and not one.why]
 
 
+def write_files(page: Path, folder: Path) -> None:
+    for block in blocks(page):
+        if block.title:
+            (folder / block.title).write_text(block.text)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a page's code runs: with its files, `examples/`, and commands that are those of this Python."""
@@ -55,6 +61,7 @@ def test_python_runs(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) 
         if importlib.util.find_spec(package) is None and not (ROOT / "examples" / f"{package}.py").exists():
             pytest.skip(f"needs {package}")
     (path := folder / f"{page.stem}_page.py").write_text(text)
+    write_files(page, folder)
     monkeypatch.setenv("TUNESMITH_POLICY", "default")
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT / 'examples'}")
     ended = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=100)
@@ -66,10 +73,7 @@ def test_sessions_run_and_print_what_they_say(page: Path, folder: Path) -> None:
     """Lines with a digit vary from machine to machine; the others are compared, but for blanks."""
     for package in ("numpy", "torch", "triton"):
         pytest.importorskip(package)
-    for block in blocks(page):
-        if block.title:
-            (folder / block.title).parent.mkdir(parents=True, exist_ok=True)
-            (folder / block.title).write_text(block.text)
+    write_files(page, folder)
     for session in sessions(page):
         for command, said in commands(session.text):
             ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=100)
