@@ -352,7 +352,7 @@ def _over_numpy(result: Result) -> Table:
 #: benchmark → how it is told, in the order of the page
 WORDING: dict[str, Wording] = {
     "triton_dispatch": Wording("What a warm launch costs the host", _triton_dispatch, _launches),
-    "dispatch": Wording("What a warm call adds on the CPU", _dispatch, _added),
+    "dispatch": Wording("What a warm call adds", _dispatch, _added),
     "triton_cold_search": Wording("A cold search", _cold_search, _cold_searches),
     "tune": Wording("How good the choice is", _tune, _tuned),
     "one_config": Wording("Why one configuration is not enough", _one_config, _one_configs),

@@ -1,7 +1,7 @@
 """Code in the documentation's pages: what kind it is, and whether it is run.
 
-A block is run unless the line above it says why not, in one way everywhere: `<!-- not run: needs a GPU -->`. A block with
-a title is a file that the page's code uses.
+A block is run unless the line above it says why not, in one way everywhere: `<!-- not run: needs a GPU -->`.
+A block with a title is a file that the page's code uses.
 """
 
 from __future__ import annotations
