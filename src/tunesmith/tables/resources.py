@@ -40,6 +40,13 @@ def chip(name: str) -> tuple[int, int] | None:
     return (SHARED_BYTES[name], 32) if name in SHARED_BYTES else None
 
 
+def chips() -> list[str]:
+    """Names of the chips of which `chip` knows what a block can have."""
+    ours = [device.name for device in known_devices()]
+    spelled = {devices.vllm(name) for name in ours}
+    return sorted([*ours, *(name for name in SHARED_BYTES if name not in spelled)])
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a matrix kernel's tile takes, by estimate.
