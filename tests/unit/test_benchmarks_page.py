@@ -112,6 +112,19 @@ def test_the_readmes_figures_are_the_results(name: str) -> None:
     assert [said for said in FIGURES[name](result, result["summary"]) if said not in readme] == []
 
 
+def test_the_pages_figures_are_the_results() -> None:
+    one = json.loads((RESULTS / "one_config-h200.json").read_text())["summary"]
+    assert f"[{one['one_over_each']:.2f} times](benchmarks.md" in (ROOT / "docs" / "index.md").read_text()
+
+
+def test_the_picture_of_launches_is_current() -> None:
+    launches = json.loads((RESULTS / "triton_dispatch-h200.json").read_text())
+    drawn = (ROOT / "docs" / "pictures" / "launches.svg").read_text()
+    names = ("driver", "launcher", "ours", "jit", "autotune")
+    missing = [name for name in names if f"{_contender(launches, name)} µs" not in drawn]
+    assert missing == [], "python docs/scripts/pictures.py draws it anew; then change its text in docs/how-it-works.md"
+
+
 def test_every_benchmark_that_the_readme_names_is_there() -> None:
     named = re.findall(r"python (benchmarks/\w+\.py)", (ROOT / "README.md").read_text())
     assert [path for path in named if not (ROOT / path).exists()] == []
