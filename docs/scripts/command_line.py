@@ -45,7 +45,7 @@ def _section(name: str, command: Any) -> str:
     usage = " ".join([name, *map(_argument, arguments), *(["[OPTIONS]"] if options else [])])
     told = [(f"`{_argument(one)}`", one) for one in arguments] + [(_option(one), one) for one in options]
     rows = [f"| {words} | {_cell(one)} |" for words, one in told]
-    table = ["", "| | |", "|---|---|", *rows] if rows else []
+    table = ["", "| argument, option | what it does |", "|---|---|", *rows] if rows else []
     return "\n".join([f"## {name}", "", "```text", usage, "```", "", (command.help or "").strip(), *table, ""])
 
 
