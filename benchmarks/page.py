@@ -15,7 +15,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from _wording import WORDING, Table
+from _figures import Table, duration
+from _wording import WORDING
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -23,6 +24,9 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 #: a result's file name ends in where it was made
 MADE_ON = {"cpu": "CPU", "h200": "H200", "recorded": "from recordings"}
+
+#: of a result without a wording: larger tables are left to its file
+MOST_ROWS, MOST_COLUMNS = 48, 8
 
 HEAD = """# Benchmarks
 
@@ -71,6 +75,8 @@ def section(path: Path, result: Mapping[str, Any]) -> str:
     device = path.stem.removeprefix(f"{result['benchmark']}-")
     if wording is None:
         lines = [f"## {path.stem}", "", *_table(_plain(result["summary"])), ""]
+        rows = _plain_rows(result["rows"])
+        lines += [*_table(rows), ""] if rows else []
     else:
         try:
             said = wording.says(result)
@@ -89,6 +95,22 @@ def section(path: Path, result: Mapping[str, Any]) -> str:
 
 def _plain(summary: Mapping[str, float]) -> Table:
     return [["figure", "value"], *([f"`{name}`", f"{value:.5g}"] for name, value in summary.items())]
+
+
+def _plain_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The rows of an unknown result: what most of them have that is a word or a number; none where they are many."""
+    plain = [{name: value for name, value in row.items() if isinstance(value, (str, int, float))} for row in rows]
+    kept = [row for row in plain if list(row)[:1] == list(plain[0])[:1]] if plain else []
+    names = [name for name in (kept[0] if kept else {}) if all(name in row for row in kept)][:MOST_COLUMNS]
+    if not names or len(kept) > MOST_ROWS:
+        return []
+    return [[f"`{name}`" for name in names], *([_cell(name, row[name]) for name in names] for row in kept)]
+
+
+def _cell(name: str, value: str | float) -> str:
+    if isinstance(value, (str, bool)):
+        return str(value)
+    return duration(value) if name.endswith("_s") and value > 0 else f"{value:.4g}"
 
 
 def _table(rows: Table) -> list[str]:

@@ -22,7 +22,7 @@ Summary = dict[str, Any]
 def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     yield importlib.import_module("page")
-    for name in ("page", "_wording"):
+    for name in ("page", "_figures", "_wording", "_wording_cpu", "_wording_gpu"):
         sys.modules.pop(name, None)
 
 
@@ -40,6 +40,7 @@ def test_an_unknown_result_gets_a_plain_table(page: ModuleType, tmp_path: Path) 
 
     assert "## weather-mars" in text
     assert "| `sunny` | 0.125 |" in text
+    assert "| 4096x4096x4096 | 251.7 | 185.9 | 1.353 |" in text  # its rows, as far as they are words and numbers
     assert "<p>Looked &lt;up&gt;.</p>\n<p>Twice.</p>" in text
 
 
