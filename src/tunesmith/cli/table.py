@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunesmith.cli.output import GOOD, NO, AsJson, Commands, note, print_json
-from tunesmith.errors import BadInput, unknown
+from tunesmith.errors import BadInput
 
 if TYPE_CHECKING:
     from tunesmith.tables.convert import Exported
@@ -51,12 +51,10 @@ def check(
     Exit code 1: at least one error was found. Warnings alone are 0.
     """
     from tunesmith.tables import check as checks
-    from tunesmith.tables import devices, resources
+    from tunesmith.tables import resources
 
-    if device and resources.chip(devices.vllm(device)) is None:
-        raise BadInput(f"--device: {unknown('chip', device, resources.chips())}")
     named = None if kernels is None else frozenset(_text(kernels).split())
-    options = checks.Options(devices.vllm(device), upto, named, format)
+    options = checks.Options(resources.named(device) if device else "", upto, named, format)
     report = checks.check(paths, options)
     if json:
         fields = {"files": report.files, "rows": report.rows, "errors": report.errors}
