@@ -55,6 +55,23 @@ def test_the_matrix_product_compiles_for_a_gpu_that_is_not_here(example: Any, ca
     assert all(config["registers"] > 0 and config["spills"] == 0 for config in result["configs"])
 
 
+def test_the_split_product_compiles_for_a_gpu_that_is_not_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+    text = GEMM.with_name("triton_split_k.py").read_text()
+    for axis in ("BLOCK_M=[16, 32, 64, 128]", "BLOCK_N=[32, 64, 128]", "BLOCK_K=[64, 128]", "num_warps=[4, 8]"):
+        text = text.replace(axis, f"{axis[: axis.index('[')]}[{axis.split()[-1]}")  # the last value alone
+    text = text.replace("SPLIT_K=[1, 2, 4, 8, 16, 32]", "SPLIT_K=[4]").replace("num_stages=[3, 4]", "num_stages=[3]")
+    (path := tmp_path / "split_example.py").write_text(text)
+
+    args = ["compile", f"{path}:split_k", "--target", "sm_90", "--problem", "M=128,N=256,K=4096", "--json"]
+    assert main(args) == 0
+    [result] = json.loads(capfd.readouterr().out)["results"]
+    assert result["compiled"] == 1
+
+
 _INTERPRETED = """
 import sys; sys.path.insert(0, sys.argv[1])
 import torch, triton, triton_rows

@@ -24,7 +24,7 @@ autotuner = pytest.importorskip(
 import torch  # noqa: E402
 
 from tunesmith import Config, Problem, quack  # noqa: E402
-from tunesmith.backends.ahead import target_device  # noqa: E402
+from tunesmith.backends.ahead import target_device, without_memory  # noqa: E402
 from tunesmith.backends.quack.child import compile_key  # noqa: E402
 from tunesmith.errors import BadInput, SpaceError, TunesmithWarning  # noqa: E402
 from tunesmith.kernel import Built  # noqa: E402
@@ -153,3 +153,11 @@ def test_what_quack_would_compile_is_compiled_for_a_chip_that_is_not_here(cache:
     with pytest.raises(SpaceError, match="lacks 'cluster_n'"):
         bound.compile_job(Config(num_threads=128), Problem({}), H100)
     assert "QUACK_ARCH" in kernel.environment()
+
+
+def test_the_examples_arguments_make_quacks_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    example = import_module("quack_norm")
+    made = {quack.autotuned(tuner).kernel.name: (tuner, arguments) for tuner, arguments in example.tuners()}
+    found = {name: len(quack.worth_trying(tuner, without_memory(make))) for name, (tuner, make) in made.items()}
+    assert found == {"rmsnorm_fwd_tuned": 75, "gemm_tuned": 44}

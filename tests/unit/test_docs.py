@@ -7,24 +7,22 @@ import builtins
 import doctest
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import doc_pages
+from tests.doc_pages import GENERATED, PAGES, ROOT
 
 import tunesmith
 from tunesmith import errors
 from tunesmith.cli import app, main
 from tunesmith.options import VARIABLES
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-Group = Callable[..., Any]
-
 
 def blocks(page: Path) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    return [block.text for block in doc_pages.blocks(page) if block.language == "python"]
 
 
 def anchors(page: Path) -> set[str]:
@@ -131,7 +129,7 @@ def test_every_environment_variable_has_its_row() -> None:
 
 
 def test_every_option_is_documented_and_every_documented_option_exists() -> None:
-    text = "".join(page.read_text() for page in PAGES)
+    text = "".join(page.read_text() for page in PAGES if page not in GENERATED)
     known = dict(commands())
     said = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
     assert [(name, one) for name, options in known.items() for one in options if not one & said] == []
@@ -150,6 +148,26 @@ def test_the_errors_that_pages_name_are_there() -> None:
     for page in PAGES:
         for name in re.findall(r"`((?:[A-Z]\w+)?(?:Error|Miss|Agreement|Prepared|WorkingConfig))`", page.read_text()):
             assert hasattr(errors, name) or hasattr(builtins, name), f"{page.name}: {name}"
+
+
+def test_the_command_reference_is_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "scripts"))
+    import command_line
+
+    monkeypatch.delitem(sys.modules, "command_line")
+    assert command_line.PAGE.read_text() == command_line.page(), "python docs/scripts/command_line.py writes it anew"
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    named = set(re.findall(r"^::: tunesmith\.(\w+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE))
+    assert set(tunesmith.__all__) <= named
+
+
+def test_every_picture_is_used_and_small() -> None:
+    text = "".join(page.read_text() for page in PAGES) + (ROOT / "mkdocs.yml").read_text()
+    for picture in (ROOT / "docs" / "pictures").glob("*.svg"):
+        assert f"pictures/{picture.name}" in text
+        assert picture.stat().st_size < 150_000
 
 
 def test_every_command_is_on_its_page() -> None:

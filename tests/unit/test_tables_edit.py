@@ -243,6 +243,8 @@ def test_check_has_an_exit_code_and_json(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["table", "check", str(big), "--device", "NVIDIA L40S"]) == 1
     assert "NVIDIA_L40S has 101376" in capsys.readouterr().out
     assert main(["table", "check", str(tmp_path / "nowhere")]) == 2
+    assert main(["table", "check", str(big), "--device", "L40S"]) == 2  # not passed as if it had been checked
+    assert "unknown chip 'L40S': known: " in capsys.readouterr().err
 
 
 def test_kernels_that_are_compiled_in_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

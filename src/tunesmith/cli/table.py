@@ -52,10 +52,10 @@ def check(
     Exit code 1: at least one error was found. Warnings alone are 0.
     """
     from tunesmith.tables import check as checks
-    from tunesmith.tables import devices
+    from tunesmith.tables import resources
 
     named = None if kernels is None else frozenset(_text(kernels).split())
-    options = checks.Options(devices.vllm(device), upto, named, format)
+    options = checks.Options(resources.named(device) if device else "", upto, named, format)
     report = checks.check(paths, options)
     if json:
         fields = {"files": report.files, "rows": report.rows, "errors": report.errors}

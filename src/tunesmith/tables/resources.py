@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunesmith.core.device import KIB, known_devices
+from tunesmith.errors import BadInput, unknown
 from tunesmith.tables import devices
 from tunesmith.tables.sheet import Severity
 
@@ -38,6 +39,20 @@ def chip(name: str) -> tuple[int, int] | None:
         if devices.vllm(device.name) == name:
             return device.shared_bytes_per_block, device.warp
     return (SHARED_BYTES[name], 32) if name in SHARED_BYTES else None
+
+
+def named(name: str) -> str:
+    """The name in tables of a chip whose limits are known, as its driver reports it or as tables do.
+
+    Raises:
+        BadInput: for any other, of which no row can be said to fit or not.
+    """
+    spelled = devices.vllm(name)
+    if chip(spelled) is None:
+        ours = [device.name for device in known_devices()]
+        others = [other for other in SHARED_BYTES if other not in map(devices.vllm, ours)]
+        raise BadInput(unknown("chip", name, sorted([*ours, *others])))
+    return spelled
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Draw the pictures of terminals in the documentation: each is a command that was really run, in a terminal.
 
-    $ python docs/pictures/terminal.py            # all of them, as SVG beside this file
-    $ python docs/pictures/terminal.py explain    # one
-    $ python docs/pictures/terminal.py --look COLUMNS [--plain] FILE.svg -- tunesmith …  # any command, to look at
+    $ python docs/scripts/terminal.py            # all of them, as SVG in docs/pictures
+    $ python docs/scripts/terminal.py explain    # one
+    $ python docs/scripts/terminal.py --look COLUMNS [--plain] FILE.svg -- tunesmith …  # any command, to look at
 
 Needs a system with pseudo-terminals, and what tunesmith itself needs. Times differ from run to run.
 """
@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "pictures"
 COLUMNS, LINES = 88, 60
 #: A small kernel in plain Python, slow enough that there is something to see.
 KERNEL = """

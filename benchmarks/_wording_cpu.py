@@ -1,0 +1,201 @@
+"""What the benchmarks page says of results that need no GPU, or only a recording of one."""
+
+from __future__ import annotations
+
+from _figures import Result, Table, Wording, duration, percent
+
+
+def _dispatch(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f"On the CPU, a warm call of a Python function adds {summary['ours_added_us']:.2f} µs; `triton.autotune` adds "
+        f"{summary['triton_added_us']:.2f} µs to the same call: {summary['added_over_autotune']:.3f} of it "
+        f"(95 % interval {summary['added_over_autotune_low']:.3f} to {summary['added_over_autotune_high']:.3f})."
+    ]
+
+
+def _added(result: Result) -> Table:
+    summary = result["summary"]
+    told = {
+        "ours": "**tunesmith**",
+        "ours_mixed": "tunesmith, once called with other dtypes and `None`",
+        "ours_no_strides": "tunesmith, strides not in the key",
+        "triton": "`triton.autotune`",
+    }
+    head = ["added to a call", "µs, median", "20th to 80th percentile"]
+    return [
+        head,
+        *(
+            [words, f"{summary[f'{name}_added_us']:.2f}",
+             f"{summary[f'{name}_added_p20_us']:.2f} to {summary[f'{name}_added_p80_us']:.2f}"]
+            for name, words in told.items()
+        ),
+    ]  # fmt: skip
+
+
+def _search(result: Result) -> list[str]:
+    summary = result["summary"]
+    budgets = (20, 50, 100, 200)
+    told = ", ".join(f"{summary[f'auto_{n}']:.3f} against {summary[f'best_peer_{n}']:.3f} at {n}" for n in budgets)
+    return [
+        "Best found over best of the space, by `auto` and by the best of Kernel Tuner's strategies at that budget: "
+        f"{told} evaluations ({result['protocol']['seeds']} seeds, six recorded spaces; less is better, 1 is the "
+        "optimum)."
+    ]
+
+
+def _strategies(result: Result) -> Table:
+    rows = [["strategy", "20", "50", "100", "200", "runs within 5 % at 100"]]
+    for row in result["rows"]:
+        if row["space"] == "all":
+            name = row["strategy"].removeprefix("ours:")
+            whose = f"**tunesmith `{name}`**" if row["strategy"].startswith("ours:") else f"`{name}`"
+            figures = [f"{row[f'figure_{n}']:.3f}" for n in (20, 50, 100, 200)]
+            rows.append([whose, *figures, f"{100 * row['within_5pct_100']:.0f} %"])
+    return rows
+
+
+def _race(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f'Over 24 recorded spaces and {summary["seeds"]} seeds, the race with `pick="fastest"` is '
+        f"{percent(summary['p95_regret'])} slower than the best at the 95th percentile, with "
+        f"{percent(summary['gpu_time_fraction'])} of the device's time that 100 ms a candidate take. Under disturbance "
+        f"(drift, outliers) it is {percent(summary['p95_regret_disturbed'])}, where `do_bench` is "
+        f"{percent(summary['p95_regret_do_bench_disturbed'])}.",
+        f"The usual pick, which takes the cheapest among equals, is {percent(summary['p95_regret_default_pick'])} "
+        "slower at that percentile where recorded samples come again, "
+        f"{percent(summary['p95_regret_default_pick_15_rounds'])} where none is used twice. On made-up spaces whose "
+        "truth is known, its choice was slower than the best by more than the margin in "
+        f"{percent(summary['wrong_synthetic_mean_default_pick'])} of races, "
+        f"{percent(summary['wrong_synthetic_worst_default_pick'])} in the worst space.",
+    ]
+
+
+def _rules(result: Result) -> Table:
+    rows = [["rule", "mean regret", "the same disturbed", "device time"]]
+    judged = [row for row in result["rows"] if "disturbed" in row]
+    for rule in dict.fromkeys(row["rule"] for row in judged):
+        mean = {
+            disturbed: [row for row in judged if (row["rule"], row["disturbed"]) == (rule, disturbed)]
+            for disturbed in (False, True)
+        }
+        regrets = [sum(row["mean_regret"] for row in rows_) / len(rows_) for rows_ in mean.values()]
+        time = sum(row["gpu_time_fraction"] for row in mean[False]) / len(mean[False])
+        rows.append([rule, *(percent(regret, 2) for regret in regrets), percent(time)])
+    return rows
+
+
+def _bad_candidates(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f"In {summary['mixes']} random mixes of honest and bad candidates, {summary['honest_lost']} of "
+        f"{summary['honest']} honest ones were lost, {summary['bad_unseen']} of {summary['bad']} bad ones went "
+        f"unseen, and {summary['wrong_won']} wrong ones won; {summary['arrays_changed']} of the caller's arrays were "
+        f"changed, {summary['contexts_poisoned']} times the device was unusable afterwards, and "
+        f"{summary['processes_left']} processes were left."
+    ]
+
+
+def _fates(result: Result) -> Table:
+    rows = [["candidate", "what became of it"]]
+    for row in result["rows"]:
+        rows.append([f"`{row['candidate']}`", ", ".join(f"{fate} × {n}" for fate, n in row["outcomes"].items())])
+    return rows
+
+
+def _tables(result: Result) -> list[str]:
+    summary = result["summary"]
+    versions = result["versions"]
+    return [
+        f"{summary['byte_equal']} of the {summary['files']} tuned files that SGLang {versions['sglang']} and vLLM "
+        f"{versions['vllm']} ship come back to the byte when read and written, and of {summary['lookups'] / 1e6:.1f} "
+        f"million look-ups {summary['lookup_mismatches']} differ from the engines' own functions. Of 40 findings of "
+        f"`tunesmith table check` that were looked at by hand {summary['check_false_in_40']} were false."
+    ]
+
+
+def _lookups(result: Result) -> Table:
+    rows = [["format", "tables", "look-ups", "that differ"]]
+    for row in result["rows"]:
+        if "lookups" in row:
+            rows.append([f"`{row['format']}`", str(row["tables"]), f"{row['lookups']:,}", str(row["mismatches"])])
+    return rows
+
+
+def _moe_tables(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f"Of {summary['files']} tables exported for SGLang and vLLM, {summary['found_by_the_engine']} are found by the "
+        f"engine's own functions and {summary['same_rows']} give it the rows that were written; `table check` finds "
+        f"{summary['check_errors']} errors."
+    ]
+
+
+def _sweep_cpu(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f"{summary['problems']} problems took two workers {summary['wall_local_s']:.0f} s locally and "
+        f"{summary['wall_ray_s']:.0f} s on Ray; {percent(summary['same_or_tied'])} of the choices are the same or "
+        f"tied. Killed ten times and resumed, it measured {summary['measured_twice']} Trials of finished problems "
+        f"twice and left {summary['left_undone']} problems undone."
+    ]
+
+
+def _scaling(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f"64 workers on one store, with simulated GPUs, are {percent(summary['efficiency_64'])} as busy each as one "
+        f"alone; a commit takes {summary['commit_ms_64']:.1f} ms on average. On this machine's cores the workers' "
+        f"own processor time would carry {summary['h200s_by_bottleneck']:.0f} H200s."
+    ]
+
+
+def _scaled(result: Result) -> Table:
+    rows = [["workers", "problems", "busy", "efficiency", "a commit"]]
+    for row in result["rows"]:
+        if "efficiency" in row:
+            rows.append([str(row["workers"]), str(row["problems"]), percent(row["busy"]), percent(row["efficiency"]),
+                         f"{row['commit_ms']:.1f} ms"])  # fmt: skip
+    return rows
+
+
+def _cpu_matmul(result: Result) -> list[str]:
+    rows = [row for row in result["rows"] if "tuned_over_numpy" in row]
+    lost = [row for row in rows if row["interval"][1] < 1]
+    summary = result["summary"]
+    return [
+        f"A tuned matrix product in C of 1024³ has {summary['tuned_over_numpy_1_threads']:.2f} times numpy's "
+        f"(OpenBLAS's) speed on one thread, {summary['tuned_over_numpy_2_threads']:.2f} times on two. The geometric "
+        "mean over the tuned softmaxes and convolutions of few channels is "
+        f"{summary['geomean_other_over_numpy']:.2f} times numpy.",
+        f"Slower than numpy beyond doubt in {len(lost)} of {len(rows)} cases: "
+        + "; ".join(f"{row['kernel']} `{row['problem']}` on {row['threads']} threads" for row in lost)
+        + ".",
+    ]
+
+
+def _over_numpy(result: Result) -> Table:
+    rows = [["kernel", "problem", "threads", "tuned", "numpy", "speed over numpy", "95 % interval"]]
+    for row in result["rows"]:
+        if "tuned_over_numpy" in row:
+            low, high = row["interval"]
+            medians = row["medians_s"]
+            rows.append([row["kernel"], f"`{row['problem']}`", str(row["threads"]), duration(medians["tuned"]),
+                         duration(medians[row["peer"]]), f"{row['tuned_over_numpy']:.2f}",
+                         f"{low:.2f} to {high:.2f}"])  # fmt: skip
+    return rows
+
+
+#: benchmark → how it is told
+WORDING = {
+    "dispatch": Wording("What a warm call adds", _dispatch, _added),
+    "race": Wording("How sure, at what cost", _race, _rules),
+    "search": Wording("Strategies for large spaces", _search, _strategies),
+    "bad_candidates": Wording("What bad candidates cost", _bad_candidates, _fates),
+    "tables": Wording("Tables of serving engines", _tables, _lookups),
+    "moe_tables": Wording("Tables that the engines find", _moe_tables),
+    "sweep_cpu": Wording("A sweep, killed and resumed", _sweep_cpu),
+    "scaling": Wording("How far a sweep scales", _scaling, _scaled),
+    "cpu_matmul": Wording("Kernels in C against numpy", _cpu_matmul, _over_numpy),
+}
