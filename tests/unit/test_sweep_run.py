@@ -158,6 +158,19 @@ def test_a_device_that_is_not_there_is_given_up(sweep: Sweep, capsys: pytest.Cap
     assert code == 1
     assert answer["results"] == []
     assert "gpu:63" in answer["left"][0]["why"]
+    assert [one["device"] for one in answer["given_up"]] == ["gpu:63"]
+
+
+def test_a_device_that_never_began_is_told_even_where_another_has_done_all(
+    sweep: Sweep, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, answer = sweep("scale", [1], "--devices", f"cpu:{usable_cores()[0]},63")
+    assert (code, answer["left"], [row["fate"] for row in answer["results"]]) == (1, [], ["tuned"])
+    assert [one["device"] for one in answer["given_up"]] == ["gpu:63"]
+    assert "no such GPU" in answer["given_up"][0]["why"]
+    shown = ["sweep", str(problems(tmp_path, [1])), "--targets", "tests.swept:scale", "--devices", "cpu,63"]
+    assert main(shown) == 1
+    assert "gpu:63 was given up" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

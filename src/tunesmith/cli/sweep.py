@@ -97,7 +97,7 @@ def sweep(
             f"interrupted: {len(outcome.results)} of {len(wanted.tasks)} problems are done; --resume goes on from there"
         )
         raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(NO if outcome.left or any(result.fate == "failed" for _, result in outcome.results) else GOOD)
+    raise typer.Exit(GOOD if outcome.good else NO)
 
 
 def _kernels(file: Path, typed: Sequence[str]) -> list[TunedKernel]:
@@ -208,6 +208,7 @@ def _data(outcome: Outcome, took_s: float, devices: Sequence[str]) -> dict[str, 
         "devices": list(devices), "wall_s": took_s, "interrupted": outcome.interrupted,
         "results": [_result(task, result) for task, result in outcome.results],
         "left": [{"kernel": task.kernel, "problem": task.problem, "why": why} for task, why in outcome.left],
+        "given_up": [{"device": name, "why": why} for name, why in outcome.given_up],
     }  # fmt: skip
 
 

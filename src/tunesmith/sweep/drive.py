@@ -57,12 +57,19 @@ class Outcome:
     Attributes:
         results: of each task on each kind of device, in the order in which they ended.
         left: tasks that came to no end on some kind of device, each with why.
+        given_up: devices on which nothing runs (any more), each with why.
         interrupted: whether Ctrl-C ended it.
     """
 
     results: tuple[tuple[Task, Result], ...]
     left: tuple[tuple[Task, str], ...]
+    given_up: tuple[tuple[str, str], ...] = ()
     interrupted: bool = False
+
+    @property
+    def good(self) -> bool:
+        """Whether every problem is done and every device served."""
+        return not (self.left or self.given_up or any(result.fate == "failed" for _, result in self.results))
 
 
 class Sweep:
@@ -103,7 +110,9 @@ class Sweep:
             pool.shutdown(wait=False)
         for one in serving:
             one.result()
-        return Outcome(tuple(self._results), tuple(self._left(interrupted)), interrupted)
+        return Outcome(
+            tuple(self._results), tuple(self._left(interrupted)), tuple(self._gone.items()), interrupted
+        )  # fmt: skip
 
     def stop(self) -> None:
         """End all workers; each keeps what it has measured."""
