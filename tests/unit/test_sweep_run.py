@@ -185,6 +185,46 @@ def test_bad_options_are_refused(sweep: Sweep, more: tuple[str, ...], said: str)
     assert code == (2 if said else 1)
 
 
+def test_a_resumed_sweep_looks_again_at_what_had_another_space(
+    tmp_path: Path, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    module, options_ = tmp_path / "edited.py", ("--devices", f"cpu:{usable_cores()[0]}", "--resume")
+    command = ["sweep", str(problems(tmp_path, [1, 2])), "--targets", f"{module}:scale", "--json", *options_]
+
+    def run(values: str, more: str = "") -> list[tuple[str, int]]:
+        module.write_text(EDITED.format(values=values, more=more))
+        ended = subprocess.run([sys.executable, "-m", "tunesmith", *command], capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        results = json.loads(ended.stdout)["results"]
+        return [(row["fate"], row["config"]["a"]) for row in results]
+
+    assert run("1, 2") == [("tuned", 2)] * 2
+    for made in tmp_path.glob("made-*"):
+        made.unlink()
+    assert run("1, 2") == [("known", 2)] * 2
+    assert not list(tmp_path.glob("made-*"))  # not even its inputs were
+    assert run("1, 2, 8") == [("tuned", 8)] * 2
+    assert run("1, 2, 8", "reference=lambda n: None, outputs=()") == [("tuned", 8)] * 2
+
+
+EDITED = """
+from pathlib import Path
+import tunesmith
+from tests.swept import clock
+
+def inputs(problem):
+    Path(__file__).with_name(f"made-{{problem.dims['n']}}").touch()
+    return {{"n": problem.dims["n"]}}
+
+@tunesmith.autotune(
+    configs=[{{"a": a}} for a in ({values})], key=["n"], clock=clock(), make_inputs=inputs, isolate=False, {more}
+)
+def scale(n, *, a):
+    return None
+"""
+
+
 # --- an adviser -----------------------------------------------------------------------------------------
 
 

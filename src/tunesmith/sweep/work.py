@@ -13,10 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tunesmith.core.device import Device
+from tunesmith.core.device import Device, device_of
 from tunesmith.core.key import Key
 from tunesmith.core.problem import Problem
-from tunesmith.errors import BadInput, BudgetEnded, Busy, MissingEngine, NoWorkingConfig, TunesmithWarning, WorkerLost
+from tunesmith.errors import (
+    BadInput,
+    BudgetEnded,
+    Busy,
+    MissingEngine,
+    NoWorkingConfig,
+    TunesmithError,
+    TunesmithWarning,
+    WorkerLost,
+)
 from tunesmith.events import Compiled, Event, Sampled, Started, Summary, watched
 from tunesmith.journal import Journal
 from tunesmith.options import options
@@ -42,7 +51,8 @@ class _Work:
     """What this process is for, from `begin` on.
 
     Attributes:
-        identity: of its device. kind: of device.
+        identity: of its device. kind: of device. device: what is known of it, `None` of a simulated one that is in
+            no table.
         retry: whether what failed before is tried again. send: whether the driver has another store.
         warned: what the driver was told once.
     """
@@ -51,6 +61,7 @@ class _Work:
     kind: str
     retry: bool
     adviser: Adviser | None
+    device: Device | None = None
     send: bool = False
     kernels: dict[str, TunedKernel] = field(default_factory=dict[str, TunedKernel])
     warned: set[str] = field(default_factory=set[str])
@@ -81,12 +92,13 @@ def begin(cores: Sequence[int], simulates: str, retry: bool, adviser: str, store
         os.sched_setaffinity(0, cores)
     options.cache_clear()
     keep_workers()
-    identity = simulates or _device(bool(cores)).identity
+    device = device_of(simulates) if simulates else _device(bool(cores))
+    identity = simulates if device is None else device.identity
     mine = default_store()
     shared = [host() if not mine.network else store[0], os.path.realpath(mine.folder)] == list(store)
     place, _, attribute = adviser.rpartition(":")
     advises = attribute_of(module_of(place), attribute) if adviser else None
-    _work[:] = [_Work(identity, identity.partition(":")[0], retry, advises, send=not shared)]
+    _work[:] = [_Work(identity, identity.partition(":")[0], retry, advises, device, send=not shared)]
     return {"identity": identity, "kind": _work[0].kind, "host": host()}
 
 
@@ -111,7 +123,8 @@ def _device(is_cpu: bool) -> Device:
 def still_known(entries: Sequence[Mapping[str, Any]]) -> list[int]:
     """Of what an earlier run of a sweep has finished, which needs not be looked at again: indices of `entries`.
 
-    An entry holds as long as kernel, environment and versions are those of now and the store has the Choice.
+    An entry holds as long as kernel, Space, reference, environment and versions are those of now and the store has the
+    Choice.
     """
     [work] = _work
     return [number for number, entry in enumerate(entries) if _holds(work, entry)]
@@ -119,16 +132,11 @@ def still_known(entries: Sequence[Mapping[str, Any]]) -> list[int]:
 
 def _holds(work: _Work, entry: Mapping[str, Any]) -> bool:
     try:
-        kernel, key = work.kernel(entry["target"]), Key.from_data(entry["key"])
-        key = replace(key, soft=dict(kernel.kernel.versions()))
-        fingerprint = kernel.kernel.fingerprint() + kernel.declared.spec_fingerprint
-        environment = tuple(sorted(kernel.kernel.environment().items()))
-    except (BadInput, MissingEngine, ValueError, TypeError, LookupError, AttributeError):
+        return work.device is not None and work.kernel(entry["target"]).of_today(
+            Key.from_data(entry["key"]), work.device
+        )
+    except (TunesmithError, ValueError, TypeError, LookupError, AttributeError):
         return False  # it is looked at, and the search says what is wrong
-    if key.device != work.identity or key.fingerprint != fingerprint or key.environment != environment:
-        return False
-    stored = default_store().choice(key)
-    return stored is not None and not key.stale(stored.soft)
 
 
 def tune(task: Mapping[str, Any], tell: Tell | None = None) -> dict[str, Any]:
