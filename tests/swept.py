@@ -64,6 +64,16 @@ def apart(n: int, *, a: int) -> None:
         os._exit(1)
 
 
+@tunesmith.autotune(
+    configs=[{"a": a} for a in (1, 2, 4)], key=["n"], default=Config(a=1), make_inputs=inputs, isolate=False
+)
+def struggling(n: int, *, a: int) -> None:
+    """What is tried first takes its time, and fails."""
+    if a == 1:
+        time.sleep(0.3)
+        raise ValueError("not with a=1")
+
+
 def advise(subject: Subject, solved: Sequence[Solved]) -> Advice | None:
     """The neighbour's choice and one launch: nothing else has its turn. The first problem has no neighbour."""
     if not solved:

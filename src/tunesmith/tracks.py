@@ -11,13 +11,13 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Choice, Track
 from tunesmith.core.space import Space
 from tunesmith.errors import BudgetEnded, Busy, LookupMiss, TunesmithWarning, WorkerLost
-from tunesmith.events import Summary
+from tunesmith.events import LAUNCHES, Summary
 from tunesmith.kernel import Clock
 from tunesmith.options import Authority, Options, Policy
 from tunesmith.store import Store, StoredChoice
 from tunesmith.subject import Effort, Subject
 from tunesmith.tables import Tables
-from tunesmith.tune import BOUND, LAUNCHES, ONLY, is_searching, search
+from tunesmith.tune import BOUND, ONLY, is_searching, search
 
 #: A Choice of the default track and a miss of the lookup track have this source.
 DEFAULT = "default"

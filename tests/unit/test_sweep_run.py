@@ -127,6 +127,22 @@ def test_a_problem_that_fails_and_one_that_kills_its_workers_leave_the_rest_alon
     assert time.monotonic() - start < 60
 
 
+def test_a_budget_that_ended_is_no_reason_not_to_try_again(
+    sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    code, answer = sweep("struggling", [1], *device, "--budget", "0.2")
+    assert (code, by_size(answer, "failed"), by_size(answer, "measured")) == (1, {1: 1}, {1: 0})
+    assert "the budget ended before any of 3 Configs was measured" in by_size(answer, "error")[1]
+    assert "not with a=1" in by_size(answer, "error")[1]
+    code, answer = sweep("struggling", [1], *device)
+    assert (code, by_size(answer, "failed")) == (0, {1: 1})
+    tune = ["tune", "tests.swept:struggling", "--problems", str(problems(tmp_path, [2]))]
+    assert main([*tune, "--budget", "0.2"]) == 1
+    assert "the budget ended" in capsys.readouterr().err
+    assert main(tune) == 0
+
+
 def test_a_candidate_that_ends_its_process_is_a_failure_and_the_process_serves_many_problems(sweep: Sweep) -> None:
     code, answer = sweep("apart", [3, 2, 1], "--devices", f"cpu:{usable_cores()[0]}")
     assert code == 0

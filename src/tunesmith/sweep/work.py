@@ -184,20 +184,20 @@ def _searched(
 ) -> Result:  # fmt: skip
     """Search; what does not work at all is noted, so that it is not tried again."""
     heard: list[Summary] = []
-    key, error, summary = subject.key, "", None
+    key, error, hopeless, summary = subject.key, "", False, None
     advice = (work.adviser and work.adviser(subject, neighbours(subject, default_store()))) or Advice()
     try:
-        with watched(_Listener(tell, heard)):
+        with watched(_Listener(key, tell, heard)):
             summary = kernel.tune(
                 budget_s=advice.budget_s or task.budget_s, launches=advice.launches or task.launches,
                 strategy=advice.strategy or task.strategy, isolate=_isolated(kernel, arguments),
                 first=advice.first, **arguments,
             )  # fmt: skip
     except (NoWorkingConfig, BudgetEnded, Busy, BadInput, WorkerLost) as failure:
-        error = _first_lines(failure)
+        error, hopeless = _first_lines(failure), isinstance(failure, NoWorkingConfig)
     seen = summary or (heard[-1] if heard else None)
     try:
-        if error and seen is not None and any(seen.failures):
+        if hopeless and seen is not None and any(seen.failures):
             journal.failed(key, error)
         elif summary is not None and journal.failure(key) is not None:
             journal.worked(key)
@@ -239,14 +239,15 @@ def _first_lines(error: BaseException) -> str:
 
 @dataclass
 class _Listener:
-    """Hears a search and says now and then how far it is."""
+    """Hears a search of a Key and says now and then how far it is. What its candidates search is not heard."""
 
+    key: Key
     tell: Tell
     heard: list[Summary]
     told_at: float = 0.0
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Summary):
+        if isinstance(event, Summary) and event.key == self.key:
             self.heard.append(event)
         if not isinstance(event, (Started, Compiled, Sampled)):
             return
