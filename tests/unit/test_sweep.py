@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import swept
 
+from tunesmith.cli import sweep_file
 from tunesmith.cli.sweep_file import Limits, read, targets_in
 from tunesmith.core.device import Device, cores_of, spell_cores
 from tunesmith.errors import BadInput
@@ -102,6 +103,20 @@ def test_fields_of_a_yaml_file_may_change_together(tmp_path: Path) -> None:
         ("problems: [{n: !!python/object/apply:os.getcwd []}]\n", "not YAML"),
         ("problems: [\n", "not YAML"),
         ("targets: 3\nproblems: [{n: 1}]\n", "targets is 3"),
+        ("targets: ['']\nproblems: [{n: 1}]\n", "targets is "),
+        ("problems: [{n: 1}]\nbudget: 1\nproblems: [{n: 2}]\n", "p.yaml line 3: 'problems' is given twice, .*line 1"),
+        ("problems:\n  - n: 1\n    budget: 3\n    n: 2\n", "p.yaml line 4: 'n' is given twice, .*line 2"),
+        ("problems: [{n: {pow2: [1, 2], 'pow2': [4, 8]}}]\n", "line 1: 'pow2' is given twice"),
+        ("problems: [{n: 1, strategy: [auto]}]\n", r"block 1 of problems: unknown strategy .*\['auto'\].*auto"),
+        ("problems: [{n: 1}]\nstrategy: {auto: 1}\n", "unknown strategy"),
+        ("problems: [{n: 1, kernel: [scale]}]\n", r"unknown kernel .*\['scale'\].*scale"),
+        (f"problems: [{{n: 1, budget: {10**400}}}]\n", "budget is 1000.*seconds above 0"),
+        ("problems: [{n: 1, budget: '3'}]\n", "budget is '3'"),
+        ("problems: [{n: 1, launches: 1.5}]\n", "launches is 1.5"),
+        ("problems: [{n: null}]\n", "n has the value None"),
+        ("problems: [{n: 2026-01-01}]\n", "n has the value datetime"),
+        ("problems: [{n: 2026-13-45}]\n", "p.yaml can't be read as a YAML file: month"),
+        ("problems: [{? [a] : 1}]\n", "not YAML"),
     ],
 )
 def test_a_bad_yaml_file_is_refused_with_what_is_good(tmp_path: Path, text: str, said: str) -> None:
@@ -111,6 +126,32 @@ def test_a_bad_yaml_file_is_refused_with_what_is_good(tmp_path: Path, text: str,
     refuses = targets_in if said.startswith("targets") else lambda file: read(file, [swept.scale], Limits())
     with pytest.raises(BadInput, match=said):
         refuses(file)
+
+
+def test_a_merged_block_may_say_some_of_it_anew(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    text = "problems: [&usual {n: 1, budget: 2}, &more {<<: *usual, n: 5}, {<<: *more, n: 7}]\n"
+    assert problems(tmp_path / "p.yaml", text) == ["n=1", "n=5", "n=7"]
+
+
+def test_targets_of_a_yaml_file_start_from_its_folder(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    folder = tmp_path / "sub"
+    folder.mkdir()
+    file = folder / "p.yaml"
+    file.write_text(f"targets: [kernels.py:scale, ../kernels.py, pack.mod:k, matmul, '{tmp_path}/k.py:x']\n")
+    named = [f"{folder}/kernels.py:scale", f"{folder}/../kernels.py", "pack.mod:k", "matmul", f"{tmp_path}/k.py:x"]
+    assert targets_in(file) == named
+
+
+def test_where_a_kernel_is_found_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    real = sweep_file.target_of
+    monkeypatch.setattr(sweep_file, "target_of", lambda kernel: looked.append(kernel) or real(kernel))
+    file = tmp_path / "p.csv"
+    file.write_text("n\n" + "".join(f"{n}\n" for n in range(1, 50)))
+    assert len(read(file, [swept.scale, swept.slow], Limits()).tasks) == 98
+    assert looked == [swept.scale, swept.slow]
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
