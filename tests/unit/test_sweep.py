@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -281,6 +282,11 @@ def test_what_is_done_is_read_again_whatever_became_of_the_file(tmp_path: Path) 
         file.write('{"task": "' + task(2).digest + '", "result": {"fate": "tu')  # its writer was killed
     done.add(task(2), result)
     with done.path.open("a") as file:
+        for bad in ({"device": []}, {"device": {}}, {"fate": "lost"}, {"fate": 3}, {"config": [1]}, {"key": "x"},
+                    {"soft": None}, {"median_s": "1"}, {"ties": True}, {"deadly": 0}):  # fmt: skip
+            said = {"task": task(2).digest, "result": {"fate": "failed", "device": OURS, **bad}}
+            file.write(f"{json.dumps(said)}\n")
+        file.write('{"task": [], "result": {}}\n')
         file.write('\n[1]\n{"task": "nobody", "result": {}}\n{"task": "' + task(2).digest + '", "result": {}}\n')
     assert Done(tmp_path, [task(2), task(1)]).results() == {OURS: {task(1): result, task(2): result}}
     assert Done(tmp_path, [task(2)]).results() == {}  # another sweep

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tunesmith.files import add_line
 from tunesmith.sweep.task import Result, Task
 
 
@@ -57,11 +57,5 @@ class Done:
             OSError: when it cannot be written.
         """
         said: Mapping[str, Any] = {"task": task.digest, "result": {**asdict(result), "row": ""}}
-        line = ("\n" + json.dumps(said, sort_keys=True) + "\n").encode()  # its predecessor may be torn
         with self._lock:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            try:
-                os.write(handle, line)  # one write: it is there whole, or its reader skips it
-            finally:
-                os.close(handle)
+            add_line(self.path, json.dumps(said, sort_keys=True).encode())
