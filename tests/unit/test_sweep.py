@@ -16,7 +16,7 @@ from tunesmith.cli.sweep_file import Limits, read, targets_in
 from tunesmith.core.device import Device, cores_of, spell_cores
 from tunesmith.errors import BadInput
 from tunesmith.store import Store
-from tunesmith.sweep.devices import places, usable_cores
+from tunesmith.sweep.devices import places, usable_cores, usual_places
 from tunesmith.sweep.done import Done
 from tunesmith.sweep.order import runs
 from tunesmith.sweep.queue import TRIES, Queue
@@ -169,17 +169,38 @@ def test_devices_are_gpus_or_disjoint_sets_of_cores() -> None:
     first = usable_cores()[0]
     assert [(place.name, place.gpu) for place in places("0,gpu:2", {})] == [("gpu:0", "0"), ("gpu:2", "2")]
     assert [place.gpu for place in places("1", {"CUDA_VISIBLE_DEVICES": "5,GPU-77"})] == ["GPU-77"]
-    assert places("cpu", {})[0].cores == usable_cores()
-    assert places(f"cpu:{first}", {})[0].environ(jobs=8)["TUNESMITH_JOBS"] == "1"
+    mine = usable_cores()
+    assert places("cpu", {}, mine)[0].cores == mine
+    assert places(f"cpu:{first}", {}, mine)[0].environ(jobs=8)["TUNESMITH_JOBS"] == "1"
     for text, said in (
         (f"cpu:{first},cpu:{first}", "in two devices"), ("0,gpu:0", "in two devices"), (f"cpu,cpu:{first}", "two"),
         ("cpu:99999", "not one of this process's"), ("cpu:b", "no core"), ("cpu:5-2", "ends before"), ("tpu", "GPUs"),
         (" , ", "names none"), ("cpu:", "no core"),
+        ("cpu:0,1", r"cpu:0\+1 .*cpu:0,cpu:1 .*cpu:0,gpu:1"), (f"cpu:{first},2-3", "a core or a GPU"),
     ):  # fmt: skip
         with pytest.raises(BadInput, match=said):
-            places(text, {})
-    with pytest.raises(BadInput, match="leaves 1 GPUs"):
-        places("1", {"CUDA_VISIBLE_DEVICES": "5"})
+            places(text, {}, mine)
+
+
+def test_of_other_hosts_any_core_may_be_named_but_not_all() -> None:
+    assert places("cpu:500-501", {})[0].cores == (500, 501)
+    with pytest.raises(BadInput, match="name some that each has"):
+        places("cpu", {})
+    with pytest.raises(BadInput, match="name some that each has"):
+        usual_places(["cc"], 8, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "said"),
+    [
+        ("5", "1", "leaves 1 GPUs: 0 to 0"), ("", "0", "leaves no GPU"), ("-1", "0", "leaves no GPU"),
+        ("4,-1,5", "1", "leaves 1 GPUs"), ("NoDevFiles", "0", "leaves no GPU"), ("3, 3", "0,1", "GPU 3 is in two"),
+        ("03,3", "0,1", "GPU 3 is in two"), ("GPU-7,GPU-7", "0,1", "GPU GPU-7 is in two"),
+    ],
+)  # fmt: skip
+def test_gpus_are_those_that_cuda_leaves_visible(visible: str, device: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        places(device, {"CUDA_VISIBLE_DEVICES": visible})
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))

@@ -180,7 +180,7 @@ def test_a_device_that_is_not_there_is_given_up(sweep: Sweep, capsys: pytest.Cap
 def test_a_device_that_never_began_is_told_even_where_another_has_done_all(
     sweep: Sweep, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    code, answer = sweep("scale", [1], "--devices", f"cpu:{usable_cores()[0]},63")
+    code, answer = sweep("scale", [1], "--devices", f"63,cpu:{usable_cores()[0]}")
     assert (code, answer["left"], [row["fate"] for row in answer["results"]]) == (1, [], ["tuned"])
     assert [one["device"] for one in answer["given_up"]] == ["gpu:63"]
     assert "no such GPU" in answer["given_up"][0]["why"]

@@ -126,7 +126,7 @@ def _workers(
 ) -> Generator[Mapping[str, Callable[[], Worker]]]:
     """Within this scope, what makes a worker, by the name of its device."""
     from tunesmith.store import default_store
-    from tunesmith.sweep.devices import jobs_each, places, usual_places
+    from tunesmith.sweep.devices import jobs_each, places, usable_cores, usual_places
     from tunesmith.sweep.workers import LocalWorker, Orders
 
     if options().read_only:
@@ -137,8 +137,10 @@ def _workers(
         with _on_ray(address, devices, backends, orders) as workers:
             yield workers
         return
-    n_gpus = 0 if devices is not None else _gpu_count(backends)
-    found = places(devices, os.environ) if devices is not None else usual_places(backends, n_gpus, os.environ)
+    if devices is not None:
+        found = places(devices, os.environ, usable_cores())
+    else:
+        found = usual_places(backends, _gpu_count(backends), os.environ, usable_cores())
     jobs = jobs_each(found)
     yield {place.name: _maker(LocalWorker, place, orders, jobs) for place in found}
 
@@ -152,23 +154,20 @@ def _on_ray(
     address: str, devices: str | None, backends: Sequence[str], orders: Orders
 ) -> Generator[Mapping[str, Callable[[], Worker]]]:
     from tunesmith.sweep.cluster import connected
-    from tunesmith.sweep.devices import places, usual_places
+    from tunesmith.sweep.devices import places, usable_cores, usual_places
 
     remote = bool(address or os.environ.get("RAY_ADDRESS"))
+    # of a cluster's nodes neither is known
+    environ: Mapping[str, str] = {} if remote else os.environ
+    cores = None if remote else usable_cores()
+    found: list[Place] = []
     if devices is not None:
-        found = places(devices, {} if remote else os.environ)
-    else:
-        found = usual_places(backends, 0 if remote else _gpu_count(backends), os.environ)
+        found = places(devices, environ, cores)
+    elif not remote:
+        found = usual_places(backends, _gpu_count(backends), environ, cores)
     with connected(address, found) as cluster:
-        if remote and devices is None and cluster.gpus:
-            found = _gpus(cluster.gpus)
+        found = found or usual_places(backends, cluster.gpus, environ, cores)
         yield {place.name: _maker(cluster.worker, place, orders, None) for place in found}
-
-
-def _gpus(count: int) -> list[Place]:
-    from tunesmith.sweep.devices import places
-
-    return places(",".join(map(str, range(count))), {})
 
 
 def _gpu_count(backends: Sequence[str]) -> int:

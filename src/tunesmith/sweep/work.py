@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tunesmith.core.device import Device, device_of
+from tunesmith.core.device import Device, device_of, spell_cores
 from tunesmith.core.key import Key
 from tunesmith.core.problem import Problem
 from tunesmith.errors import (
@@ -35,6 +35,7 @@ from tunesmith.store.exchange import entry_text
 from tunesmith.store.place import host
 from tunesmith.subject import Subject
 from tunesmith.sweep.advice import Advice, Adviser, neighbours
+from tunesmith.sweep.devices import usable_cores
 from tunesmith.sweep.task import Result, Task
 from tunesmith.targets import attribute_of, module_of
 from tunesmith.tuned import TunedKernel
@@ -89,6 +90,9 @@ def begin(cores: Sequence[int], simulates: str, retry: bool, adviser: str, store
         `identity` and `kind` of the device, and `host`.
     """
     if cores and hasattr(os, "sched_setaffinity"):
+        missing = sorted({*cores} - {*usable_cores()})
+        if missing:
+            raise BadInput(f"core {missing[0]} is not one of this process's on {host()}: {spell_cores(usable_cores())}")
         os.sched_setaffinity(0, cores)
     options.cache_clear()
     keep_workers()
