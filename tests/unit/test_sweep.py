@@ -313,3 +313,24 @@ def test_what_is_done_is_read_again_whatever_became_of_the_file(tmp_path: Path) 
     assert Done(tmp_path, [task(2)]).results() == {}  # another sweep
     os.unlink(done.path)
     assert done.results() == {}
+
+
+def test_what_a_driver_notes_is_not_forgotten_by_another_one_beside_it(tmp_path: Path) -> None:
+    first, second = Done(tmp_path, [task(1)]), Done(tmp_path, [task(1)])
+    result = Result("tuned", OURS, config={"a": 1}, median_s=1e-3)
+    with first.in_use():
+        first.add(task(1), result)
+        with second.in_use():
+            assert not second.forget()
+            assert not first.forget()
+        first.add(task(1), result)
+        assert second.results() == {OURS: {task(1): result}}
+    with second.in_use():  # the first has ended
+        assert second.forget()
+        assert second.results() == {}
+        second.add(task(1), result)
+    assert first.results() == {OURS: {task(1): result}}
+    folder = tmp_path / "file"
+    folder.touch()
+    with Done(folder, [task(1)]).in_use():  # nothing can be noted there: that is for `add` to say
+        pass

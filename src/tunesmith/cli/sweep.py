@@ -193,12 +193,12 @@ def _run(tasks: Sequence[Task], workers: Mapping[str, Callable[[], Worker]], res
     from tunesmith.sweep.drive import Sweep
 
     done = Done(options().cache_dir, tasks)
-    before = done.results()
-    if before and not resume:
-        count = len({task for results in before.values() for task in results})
-        note(f"an earlier run has done {count} of these {len(tasks)} problems; --resume does not look at them again")
-        done.forget()
-    with SweepProgress(len(tasks)) as progress:
+    with done.in_use(), SweepProgress(len(tasks)) as progress:
+        before = done.results()
+        if before and not resume:
+            count = len({task for results in before.values() for task in results})
+            whose = "an earlier run" if done.forget() else "another command, which is at this very sweep,"
+            note(f"{whose} has done {count} of these {len(tasks)} problems; --resume does not look at them again")
         return Sweep(tasks, workers, default_store(), done, progress, before if resume else {}, retry).run()
 
 
