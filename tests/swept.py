@@ -78,7 +78,15 @@ def advise(subject: Subject, solved: Sequence[Solved]) -> Advice | None:
     """The neighbour's choice and one launch: nothing else has its turn. The first problem has no neighbour."""
     if not solved:
         return None
-    return Advice(first=(solved[0].choice.config,), launches=1)
+    return Advice(first=(solved[0].winner,), launches=1)
+
+
+def advise_wrongly(subject: Subject, solved: Sequence[Solved]) -> Any:
+    """An adviser with a fault of each kind."""
+    n = subject.exact["n"]
+    if n == 1:
+        raise KeyError("n")
+    return 5 if n == 2 else Advice(launches=0) if n == 3 else None
 
 
 def advise_badly(subject: Subject, solved: Sequence[Solved]) -> Advice:

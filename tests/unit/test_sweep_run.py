@@ -193,12 +193,20 @@ def test_a_device_that_never_began_is_told_even_where_another_has_done_all(
     ("more", "said"),
     [
         (("--executor", "slurm"), "known: local, ray"), (("--devices", "cpu,cpu"), "in two devices"),
-        (("--budget", "0"), "above 0"), (("--adviser", "tests.swept:nobody"), ""),
+        (("--budget", "0"), "above 0"),
+        (("--adviser", "tests.swept:advize"), "did you mean 'advise'"), (("--adviser", "advise"), "module:function"),
+        (("--adviser", "tests.nowhere:advise"), "tests.nowhere"), (("--adviser", "tests.swept:DEADLY"), "of type int"),
+        (("--adviser", "gone.py:advise"), "gone.py"),
     ],
 )  # fmt: skip
-def test_bad_options_are_refused(sweep: Sweep, more: tuple[str, ...], said: str) -> None:
-    code, _ = sweep("scale", [1], *more)
-    assert code == (2 if said else 1)
+def test_bad_options_are_refused_before_any_worker_starts(
+    sweep: Sweep, more: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command = ["sweep", str(problems(tmp_path, [1])), "--targets", "tests.swept:scale", *more]
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "given up" not in err
 
 
 def test_a_resumed_sweep_looks_again_at_what_had_another_space(
@@ -252,6 +260,18 @@ def test_an_adviser_says_what_is_tried_first_and_how_long(sweep: Sweep) -> None:
     assert by_size(answer, "measured") == {8: 3, 4: 1, 2: 1}
     code, answer = sweep("slow", [8], *devices, "--adviser", "tests.swept:advise_badly")
     assert by_size(answer, "config") == {8: {"a": 1}}
+
+
+def test_an_advisers_own_faults_are_named_and_cost_no_other_problem(sweep: Sweep) -> None:
+    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    code, answer = sweep("scale", [1, 2, 3, 4], *device, "--adviser", "tests.swept:advise_wrongly")
+    assert (code, by_size(answer, "fate")) == (1, {1: "failed", 2: "failed", 3: "failed", 4: "tuned"})
+    why = by_size(answer, "error")
+    assert "adviser tests.swept:advise_wrongly failed: KeyError: 'n'" in why[1]
+    assert "adviser tests.swept:advise_wrongly returned 5; good values: an Advice" in why[2]
+    assert "adviser tests.swept:advise_wrongly failed: launches is 0" in why[3]
+    code, answer = sweep("scale", [1, 2, 3, 4], *device)  # nothing was noted against them
+    assert code == 0
 
 
 # --- killed ---------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from tunesmith.cli.target import find_targets
 from tunesmith.cli.tune import BudgetOption, LaunchesOption, StrategyOption, check_limits
 from tunesmith.errors import BadInput, unknown
 from tunesmith.options import options
+from tunesmith.places import is_file
 
 if TYPE_CHECKING:
     from tunesmith.sweep.devices import Place
@@ -78,6 +79,7 @@ def sweep(
         raise BadInput(unknown("executor", executor, EXECUTORS))
     check_limits(budget, launches, strategy)
     with answers_only(json):
+        adviser = _checked(adviser)
         kernels = _kernels(file, targets)
         wanted = read(file, kernels, Limits(budget, launches, strategy))
         for said in wanted.notes:
@@ -115,6 +117,21 @@ def _kernels(file: Path, typed: Sequence[str]) -> list[TunedKernel]:
                 f"two of the kernels are named {kernel.kernel.name!r}: a file's rows could not tell them apart"
             )
     return found
+
+
+def _checked(adviser: str) -> str:
+    """The adviser, as processes with another folder find it too.
+
+    Raises:
+        BadInput: when there is none.
+    """
+    if not adviser:
+        return adviser
+    from tunesmith.sweep.advice import adviser_at
+
+    adviser_at(adviser)
+    place, _, name = adviser.rpartition(":")
+    return f"{Path(place).resolve()}:{name}" if is_file(place) else adviser
 
 
 # --- workers -----------------------------------------------------------------------------------------

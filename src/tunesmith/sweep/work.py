@@ -34,10 +34,9 @@ from tunesmith.store import default_store
 from tunesmith.store.exchange import entry_text
 from tunesmith.store.place import host
 from tunesmith.subject import Subject
-from tunesmith.sweep.advice import Advice, Adviser, neighbours
+from tunesmith.sweep.advice import Advice, Named, advice_for, adviser_at
 from tunesmith.sweep.devices import usable_cores
 from tunesmith.sweep.task import Result, Task
-from tunesmith.targets import attribute_of, module_of
 from tunesmith.tuned import TunedKernel
 from tunesmith.worker import kernel_at
 
@@ -61,7 +60,7 @@ class _Work:
     identity: str
     kind: str
     retry: bool
-    adviser: Adviser | None
+    adviser: Named | None
     device: Device | None = None
     send: bool = False
     kernels: dict[str, TunedKernel] = field(default_factory=dict[str, TunedKernel])
@@ -100,8 +99,7 @@ def begin(cores: Sequence[int], simulates: str, retry: bool, adviser: str, store
     identity = simulates if device is None else device.identity
     mine = default_store()
     shared = [host() if not mine.network else store[0], os.path.realpath(mine.folder)] == list(store)
-    place, _, attribute = adviser.rpartition(":")
-    advises = attribute_of(module_of(place), attribute) if adviser else None
+    advises = adviser_at(adviser) if adviser else None
     _work[:] = [_Work(identity, identity.partition(":")[0], retry, advises, device, send=not shared)]
     return {"identity": identity, "kind": _work[0].kind, "host": host()}
 
@@ -189,8 +187,8 @@ def _searched(
     """Search; what does not work at all is noted, so that it is not tried again."""
     heard: list[Summary] = []
     key, error, hopeless, summary = subject.key, "", False, None
-    advice = (work.adviser and work.adviser(subject, neighbours(subject, default_store()))) or Advice()
     try:
+        advice = Advice() if work.adviser is None else advice_for(subject, default_store(), work.adviser)
         with watched(_Listener(key, tell, heard)):
             summary = kernel.tune(
                 budget_s=advice.budget_s or task.budget_s, launches=advice.launches or task.launches,
