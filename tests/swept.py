@@ -74,6 +74,24 @@ def struggling(n: int, *, a: int) -> None:
         raise ValueError("not with a=1")
 
 
+class LateClock(ScriptedClock):
+    """Each sample takes so long that a race of three is not over for a quarter of an hour."""
+
+    def sample(self, run: Any) -> Any:
+        time.sleep(0.2)
+        with open(Path(os.environ["TUNESMITH_CACHE_DIR"]) / "sampled", "a") as file:
+            file.write("x")
+        return super().sample(run)
+
+
+@tunesmith.autotune(
+    configs=[{"a": a} for a in (1, 2, 4)], key=["n"], clock=LateClock(lambda config: 1e-3), make_inputs=inputs,
+    isolate=False,
+)  # fmt: skip
+def late(n: int, *, a: int) -> None:
+    """What it does is not looked at."""
+
+
 def advise(subject: Subject, solved: Sequence[Solved]) -> Advice | None:
     """The neighbour's choice and one launch: nothing else has its turn. The first problem has no neighbour."""
     if not solved:

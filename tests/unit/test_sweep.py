@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,14 +17,22 @@ from tests import swept
 
 from tunesmith.cli import sweep_file
 from tunesmith.cli.sweep_file import Limits, read, targets_in
+from tunesmith.core.config import Config
 from tunesmith.core.device import Device, cores_of, spell_cores
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Measured, Sample, Trial
+from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.store import Store
-from tunesmith.sweep.devices import places, usable_cores, usual_places
+from tunesmith.store.exchange import entry_text
+from tunesmith.sweep.cluster import RayWorker
+from tunesmith.sweep.devices import Place, places, usable_cores, usual_places
 from tunesmith.sweep.done import Done
+from tunesmith.sweep.drive import Sweep
 from tunesmith.sweep.order import runs
 from tunesmith.sweep.queue import TRIES, Queue
 from tunesmith.sweep.task import Result, Task
+from tunesmith.sweep.workers import Lost, Orders
 
 OURS = "cuda:NVIDIA H200:sm_90:132"
 OTHER = "cpu:x:avx2:1"
@@ -334,3 +346,55 @@ def test_what_a_driver_notes_is_not_forgotten_by_another_one_beside_it(tmp_path:
     folder.touch()
     with Done(folder, [task(1)]).in_use():  # nothing can be noted there: that is for `add` to say
         pass
+
+
+# --- workers on other hosts ---------------------------------------------------------------------------
+
+
+def test_on_ray_a_searchs_limit_is_no_tasks_where_an_adviser_may_give_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float | None] = []
+
+    def limit_of(adviser: str, budget_s: float | None) -> float | None:
+        actor = SimpleNamespace(tune=SimpleNamespace(remote=lambda task: None))
+        options = SimpleNamespace(remote=lambda: actor)
+        worker = RayWorker(None, options, Place("cpu:0", (0,)), Orders(adviser=adviser), None, 1)
+        worker._actor = actor
+        monkeypatch.setattr(worker, "_ask", lambda reference, limit_s: limits.append(limit_s) or {})
+        worker.tune(replace(task(1), budget_s=budget_s), lambda said: None)
+        return limits[-1]
+
+    assert limit_of("", None) is None
+    usual = limit_of("", 1.0)
+    assert usual is not None
+    assert usual > 1.0
+    assert limit_of("tests.swept:advise", 1.0) is None
+
+
+def test_what_a_worker_had_in_hand_when_it_was_stopped_goes_to_the_drivers_store(tmp_path: Path) -> None:
+    key = Key("scale", "f", Problem.parse("n=1"), OTHER, "p")
+    theirs, mine = Store.open(tmp_path / "theirs"), Store.open(tmp_path / "mine")
+    theirs.add_trials(key, [Trial(Config(a=1), Measured((Sample(1.0),)), at="2026-01-01T00:00:00.000000+00:00")])
+
+    class Worker:
+        def begin(self) -> Mapping[str, Any]:
+            return {"identity": OTHER, "kind": "cpu"}
+
+        def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
+            return []
+
+        def tune(self, task: Task, heard: Any) -> Mapping[str, Any]:
+            sweep.stop()
+            raise Lost("it was told to stop", entry_text(theirs, key))
+
+        def interrupt(self) -> None: ...
+
+        def end(self) -> None: ...
+
+    class Watcher:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *args: None
+
+    watcher: Any = Watcher()
+    sweep = Sweep([task(1)], {"cpu:0": Worker}, mine, Done(tmp_path, [task(1)]), watcher, {})
+    assert sweep.run().results == ()
+    assert [trial.config for trial in mine.trials(key)] == [Config(a=1)]

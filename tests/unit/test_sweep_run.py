@@ -18,7 +18,7 @@ import pytest
 from tests import swept
 
 import tunesmith
-from tunesmith import Config, missed
+from tunesmith import Config, Measured, missed
 from tunesmith.cli import main
 from tunesmith.errors import LookupMiss
 from tunesmith.options import options
@@ -303,11 +303,11 @@ def test_a_driver_that_is_killed_goes_on_and_measures_nothing_twice(tmp_path: Pa
     assert {problem: after[problem] for problem in before} == before
 
 
-def started(file: Path, kernel: str) -> subprocess.Popen[bytes]:
+def started(file: Path, kernel: str, *more: str) -> subprocess.Popen[bytes]:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "tunesmith", "sweep", str(file), "--targets", f"tests.swept:{kernel}"]
     return subprocess.Popen(
-        [*command, "--devices", two_devices(), "--resume", "--json"],
+        [*command, "--devices", two_devices(), "--resume", "--json", *more],
         env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -378,3 +378,21 @@ def test_actors_on_ray_choose_the_same(sweep: Sweep, monkeypatch: pytest.MonkeyP
     assert default_store().choice(swept.scale.key(1)) is None  # of this process's cores: another device
     stored = [default_store().choice(key) for key in _keys()]
     assert [choice.choice.config for choice in stored if choice is not None] == [Config(a=4)] * 2
+
+
+def test_ctrl_c_lets_actors_store_what_they_have_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    driver, sampled = started(problems(tmp_path, [1]), "late", "--executor", "ray"), options().cache_dir / "sampled"
+    deadline = time.monotonic() + 90
+    while not sampled.exists() and driver.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(2.0)  # a round of the race
+    driver.send_signal(signal.SIGINT)
+    out, said = driver.communicate(timeout=60)
+    assert driver.returncode == 130, said
+    assert json.loads(out)["interrupted"] is True
+    [key] = default_store().keys("late")
+    outcomes = [trial.outcome for trial in default_store().trials(key)]
+    stored = sum(len(outcome.samples) for outcome in outcomes if isinstance(outcome, Measured))
+    assert stored >= len(sampled.read_text()) - 1

@@ -191,6 +191,7 @@ class Sweep:
             except Refused as error:
                 said = {"fate": "failed", "device": identity, "error": str(error)}
             except Lost as error:
+                self._keep(name, error.row)
                 if self._stopping.is_set():
                     return True
                 self._tell("trouble", name, f"{task.title}: the worker is lost: {error}")
@@ -201,16 +202,16 @@ class Sweep:
             for warning in said.pop("warnings", []):
                 self._tell("trouble", name, warning)
             result = Result.from_data(said)
-            self._keep(name, result)
+            self._keep(name, result.row)
             self._note(name, task, result)
             self._queue.done(number, identity, result)
 
-    def _keep(self, name: str, result: Result) -> None:
+    def _keep(self, name: str, row: str) -> None:
         """Into the driver's store, what a worker with another one has found."""
-        if not result.row:
+        if not row:
             return
         try:
-            add_text(self._store, result.row)
+            add_text(self._store, row)
         except StoreError as error:
             self._tell("trouble", name, str(error))
 

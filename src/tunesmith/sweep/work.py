@@ -54,7 +54,7 @@ class _Work:
         identity: of its device. kind: of device. device: what is known of it, `None` of a simulated one that is in
             no table.
         retry: whether what failed before is tried again. send: whether the driver has another store.
-        warned: what the driver was told once.
+        warned: what the driver was told once. key: of the latest search.
     """
 
     identity: str
@@ -65,6 +65,7 @@ class _Work:
     send: bool = False
     kernels: dict[str, TunedKernel] = field(default_factory=dict[str, TunedKernel])
     warned: set[str] = field(default_factory=set[str])
+    key: Key | None = None
 
     def kernel(self, target: str) -> TunedKernel:
         if target not in self.kernels:
@@ -159,6 +160,12 @@ def tune(task: Mapping[str, Any], tell: Tell | None = None) -> dict[str, Any]:
     return {**asdict(replace(result, seconds=time.monotonic() - start)), "warnings": new}
 
 
+def in_hand() -> str:
+    """What this worker's store has of the latest search, which was stopped; empty where the driver has the same."""
+    [work] = _work
+    return "" if work.key is None or not work.send else entry_text(default_store(), work.key)
+
+
 def _tuned(work: _Work, task: Task, tell: Tell) -> Result:
     failed = Result("failed", work.identity)
     try:
@@ -186,6 +193,7 @@ def _searched(
 ) -> Result:  # fmt: skip
     """Search; what does not work at all is noted, so that it is not tried again."""
     heard: list[Summary] = []
+    work.key = subject.key
     key, error, hopeless, summary = subject.key, "", False, None
     try:
         advice = Advice() if work.adviser is None else advice_for(subject, default_store(), work.adviser)
