@@ -75,10 +75,10 @@ def struggling(n: int, *, a: int) -> None:
 
 
 class LateClock(ScriptedClock):
-    """Each sample takes so long that a race of three is not over for a quarter of an hour."""
+    """Each sample takes so long that a race of three is not over for half a minute."""
 
     def sample(self, run: Any) -> Any:
-        time.sleep(0.2)
+        time.sleep(1.5)
         with open(Path(os.environ["TUNESMITH_CACHE_DIR"]) / "sampled", "a") as file:
             file.write("x")
         return super().sample(run)
