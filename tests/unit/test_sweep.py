@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -221,8 +222,6 @@ def test_a_set_of_cores_is_spelled_and_read(cores: set[int]) -> None:
 
 
 def test_cores_are_locked_one_by_one_and_a_gpu_by_who_it_is(tmp_path: Path) -> None:
-    import threading
-
     store = Store.open(tmp_path)
     both, one = Device("cpu", "x", "avx2", 2, uid="0-1"), Device("cpu", "x", "avx2", 1, uid="1")
     assert both.places == ("cpu:0", "cpu:1")
@@ -241,6 +240,29 @@ def test_cores_are_locked_one_by_one_and_a_gpu_by_who_it_is(tmp_path: Path) -> N
     assert held == {"0-1": False, "1": True}
     with store.device_lock(["test-cpu:1", "test-cpu:0"], 0.0) as mine:  # nobody kept a part of it
         assert mine
+
+
+def test_who_holds_some_cores_does_not_wait_for_more(tmp_path: Path) -> None:
+    """Each of two threads holds a core and wants both: for ever, if they waited."""
+    store, meet = Store.open(tmp_path), threading.Barrier(2)
+    got: dict[str, list[bool]] = {}
+
+    def nested(mine: str, both: list[str]) -> None:
+        with store.device_lock(mine, None) as first:
+            meet.wait(30)
+            with store.device_lock(both, None) as second, store.device_lock(mine, None) as again:
+                meet.wait(30)
+                got[mine] = [first, second, again]
+
+    names = [f"nested-{tmp_path}-{core}" for core in (0, 1)]
+    threads = [threading.Thread(target=nested, args=(name, names), daemon=True) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)  # the first to give up after 20 s would be a waiter
+    assert got == {name: [True, False, True] for name in names}
+    with store.device_lock(names[0], None), store.device_lock(names, None) as both:  # nobody holds the other
+        assert both
 
 
 # --- the order ----------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ class Store:
 
         Yields:
             Whether it is held: False after `wait_s` in vain (`None`: no limit), and at once when this thread holds
-            another device's lock and this one is taken.
+            another device's lock, or only some of these, and this one, or another of these, is taken.
         """
         return self._locks.devices((device,) if isinstance(device, str) else device, wait_s)
 
