@@ -24,7 +24,7 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Measured, Sample, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
-from tunesmith.store import Store
+from tunesmith.store import Store, locks
 from tunesmith.store.exchange import entry_text
 from tunesmith.sweep.cluster import RayWorker
 from tunesmith.sweep.devices import Place, places, usable_cores, usual_places
@@ -242,8 +242,9 @@ def test_cores_are_locked_one_by_one_and_a_gpu_by_who_it_is(tmp_path: Path) -> N
         assert mine
 
 
-def test_who_holds_some_cores_does_not_wait_for_more(tmp_path: Path) -> None:
+def test_who_holds_some_cores_does_not_wait_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two threads holds a core and wants both: for ever, if they waited."""
+    monkeypatch.setattr(locks, "OTHER_THREAD_S", threading.TIMEOUT_MAX)
     store, meet = Store.open(tmp_path), threading.Barrier(2)
     got: dict[str, list[bool]] = {}
 
@@ -259,7 +260,7 @@ def test_who_holds_some_cores_does_not_wait_for_more(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)  # the first to give up after 20 s would be a waiter
+        thread.join(10)
     assert got == {name: [True, False, True] for name in names}
     with store.device_lock(names[0], None), store.device_lock(names, None) as both:  # nobody holds the other
         assert both
