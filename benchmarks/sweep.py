@@ -15,6 +15,9 @@ their number, and `autotune_s_per_shape` is the mean of the 64: 3 that compile, 
 
 --devices 0,1 sweeps on two GPUs, and does no more than that: its result is named by their number.
 
+--keep FOLDER keeps what was found there, compiled kernels included: a run that was cut short after its sweep goes on
+with what is left to compare.
+
 --cpu does the same with a C kernel on the CPU, in small, to see that all of it runs.
 """
 
@@ -28,7 +31,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +86,7 @@ def named(shape: Sequence[int]) -> str:
 
 
 def swept(folder: Path, cpu: bool, devices: str) -> dict[str, Any]:
-    """The sweep, by its command."""
+    """The sweep, by its command; every shape must have been tuned."""
     file = folder / "problems.yaml"
     file.write_text(case(cpu).yaml())
     command = [sys.executable, "-m", "tunesmith", "sweep", str(file), "--devices", devices, "--json"]
@@ -94,7 +98,11 @@ def swept(folder: Path, cpu: bool, devices: str) -> dict[str, Any]:
     wall_s = time.perf_counter() - start
     if not ended.stdout.startswith("{"):
         sys.exit("the sweep failed; what it said is above")
-    return {**json.loads(ended.stdout), "wall_s": wall_s}
+    found = {**json.loads(ended.stdout), "wall_s": wall_s}
+    for row in found["results"]:
+        if row["fate"] != "tuned":
+            sys.exit(f"{row['problem']}: {row['fate']}: {row['error']}")
+    return found
 
 
 def checked(shape: Sequence[int], chosen: Mapping[str, Any], cpu: bool) -> dict[str, Any]:
@@ -146,6 +154,15 @@ def stock_on_cpu() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def once(path: Path, make: Callable[[], Any]) -> Any:
+    """What is made, or was by an earlier run."""
+    if not path.exists():
+        made = json.dumps(make())
+        path.with_suffix(".tmp").write_text(made)
+        path.with_suffix(".tmp").replace(path)
+    return json.loads(path.read_text())
+
+
 def fresh(job: str, folder: Path, cpu: bool, *more: str) -> Any:
     """One of the jobs above in a new process."""
     command = [sys.executable, __file__, "--job", job, *(["--cpu"] if cpu else []), *more]
@@ -160,15 +177,11 @@ def fresh(job: str, folder: Path, cpu: bool, *more: str) -> Any:
 
 
 def measure(scratch: Path, cpu: bool, devices: str) -> dict[str, Any]:
-    """The sweep, every shape of which must have been tuned."""
+    """The sweep, from empty caches, or what an earlier run has kept of it."""
     os.environ |= {"TUNESMITH_CACHE_DIR": f"{scratch}/sweep/ours", "TRITON_CACHE_DIR": f"{scratch}/sweep/triton"}
-    (scratch / "sweep").mkdir()
-    found = swept(scratch / "sweep", cpu, devices)
-    tuned = [row for row in found["results"] if row["fate"] == "tuned"]
-    print(f"{len(tuned)} shapes in {found['wall_s']:.1f} s", flush=True)
-    for row in found["results"]:
-        if row["fate"] != "tuned":
-            sys.exit(f"{row['problem']}: {row['fate']}: {row['error']}")
+    (scratch / "sweep").mkdir(parents=True, exist_ok=True)
+    found = once(scratch / "swept.json", lambda: swept(scratch / "sweep", cpu, devices))
+    print(f"{len(found['results'])} shapes in {found['wall_s']:.1f} s", flush=True)
     return found
 
 
@@ -176,16 +189,20 @@ def compare(
     scratch: Path, cpu: bool, found: Mapping[str, Any], begun: float
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Some shapes checked against all Configs; triton.autotune's times."""
-    stocks = stock_on_cpu() if cpu else fresh("stock", scratch / "stock", cpu)
+    stocks = stock_on_cpu() if cpu else once(scratch / "stock.json", lambda: fresh("stock", scratch / "stock", cpu))
     print(*[f"triton.autotune {row['kind']}: {row['seconds']:.1f} s" for row in stocks], sep="\n", flush=True)
     looked: list[dict[str, Any]] = []
     for shape in case(cpu).checked:
         if time.perf_counter() - begun > CHECK_S:
-            sys.exit(f"only {len(looked)} of {len(case(cpu).checked)} shapes were checked in {CHECK_S:g} s")
+            sys.exit(
+                f"only {len(looked)} of {len(case(cpu).checked)} shapes were checked in {CHECK_S:g} s; with --keep "
+                "FOLDER, the same command goes on"
+            )
         chosen = next(row["config"] for row in found["results"] if fields(row["problem"]) >= fields(named(shape)))
         given = ["--shape", json.dumps(shape), "--chosen", json.dumps(chosen)]
-        looked.append(fresh("checked", scratch / "sweep", cpu, *given))
-        row = looked[-1]
+        path = scratch / f"checked-{'-'.join(map(str, shape))}.json"
+        row = once(path, lambda given=given: fresh("checked", scratch / "sweep", cpu, *given))
+        looked.append(row)
         print(f"{row['shape']:24} {row['ran']} ran  regret {row['regret']:7.2%}  {row['took_s']:.1f} s", flush=True)
     return looked, stocks
 
@@ -207,6 +224,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
     parser.add_argument("--cpu", action="store_true", help="a small one on the CPU: no result, it only runs")
     parser.add_argument("--devices", help="GPUs; with several, nothing but the sweep")
+    parser.add_argument("--keep", type=Path, help="a folder for what was found so far, to go on from")
     for hidden in ("--job", "--shape", "--chosen"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -219,7 +237,8 @@ def main() -> None:
     begun, looked, stocks = time.perf_counter(), [], []
     devices = options.devices or case(options.cpu).devices
     alone = "," not in devices
-    with tempfile.TemporaryDirectory() as scratch:
+    kept = options.keep and options.keep.resolve()
+    with nullcontext(kept) if kept else tempfile.TemporaryDirectory() as scratch:
         found = measure(Path(scratch), options.cpu, devices)
         if alone:
             looked, stocks = compare(Path(scratch), options.cpu, found, begun)

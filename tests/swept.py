@@ -64,11 +64,47 @@ def apart(n: int, *, a: int) -> None:
         os._exit(1)
 
 
+@tunesmith.autotune(
+    configs=[{"a": a} for a in (1, 2, 4)], key=["n"], default=Config(a=1), make_inputs=inputs, isolate=False
+)
+def struggling(n: int, *, a: int) -> None:
+    """What is tried first takes its time, and fails."""
+    if a == 1:
+        time.sleep(0.3)
+        raise ValueError("not with a=1")
+
+
+class LateClock(ScriptedClock):
+    """Each sample takes so long that a race of three is not over for half a minute."""
+
+    def sample(self, run: Any) -> Any:
+        time.sleep(1.5)
+        with open(Path(os.environ["TUNESMITH_CACHE_DIR"]) / "sampled", "a") as file:
+            file.write("x")
+        return super().sample(run)
+
+
+@tunesmith.autotune(
+    configs=[{"a": a} for a in (1, 2, 4)], key=["n"], clock=LateClock(lambda config: 1e-3), make_inputs=inputs,
+    isolate=False,
+)  # fmt: skip
+def late(n: int, *, a: int) -> None:
+    """What it does is not looked at."""
+
+
 def advise(subject: Subject, solved: Sequence[Solved]) -> Advice | None:
     """The neighbour's choice and one launch: nothing else has its turn. The first problem has no neighbour."""
     if not solved:
         return None
-    return Advice(first=(solved[0].choice.config,), launches=1)
+    return Advice(first=(solved[0].winner,), launches=1)
+
+
+def advise_wrongly(subject: Subject, solved: Sequence[Solved]) -> Any:
+    """An adviser with a fault of each kind."""
+    n = subject.exact["n"]
+    if n == 1:
+        raise KeyError("n")
+    return 5 if n == 2 else Advice(launches=0) if n == 3 else None
 
 
 def advise_badly(subject: Subject, solved: Sequence[Solved]) -> Advice:

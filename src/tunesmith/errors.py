@@ -91,7 +91,7 @@ class NoWorkingConfig(TunesmithError):
 
 
 class BudgetEnded(TunesmithError):
-    """A search ended before any Config was measured; nothing can be said of any of them."""
+    """A search ended before any Config was measured; nothing can be said of those that were left."""
 
 
 class WorkerLost(TunesmithError):

@@ -22,6 +22,11 @@ from tunesmith.measure.pick import Verdict
 from tunesmith.search import Step
 from tunesmith.turns import Turns
 
+#: what ends a search before every Config had its turn; it may have been in the middle of a race
+BUDGET = "the budget ended"
+LAUNCHES = "as many launches as were allowed had been timed"
+STOPPED = (BUDGET, LAUNCHES)
+
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
@@ -131,6 +136,11 @@ class Summary:
         kinds = [type(trial.outcome) for trial in self.trials]
         counts = {"measured": kinds.count(Measured), "failed": kinds.count(Failed), "cut": sum(self.cut.values())}
         return {**counts, "untried": self.cardinality - sum(counts.values())}
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether something was left untried for want of time: nothing can be said of all Configs."""
+        return self.why_untried in STOPPED and self.counts["untried"] > 0
 
 
 def fate(trial: Trial, how: str) -> str:

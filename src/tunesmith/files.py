@@ -1,7 +1,8 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all; and lines that are added to one by several processes."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from pathlib import Path
@@ -30,6 +31,29 @@ def write_whole(path: Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def add_line(path: Path, line: bytes) -> None:
+    """Add a line at the end of a file that other processes add to as well; its folder is made where it is missing.
+
+    Each line begins anew, as the writer of the one before may have been killed within it: a reader skips blank lines
+    and what it can't read. It goes out at once, so that lines don't mix; what the system takes only a part of is
+    continued.
+
+    Raises:
+        OSError: when it cannot be written, or not all of it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        left = memoryview(b"\n" + line + b"\n")
+        while left:
+            written = os.write(handle, left)
+            if not written:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            left = left[written:]
+    finally:
+        os.close(handle)
 
 
 def _is_device(path: Path) -> bool:

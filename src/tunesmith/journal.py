@@ -6,9 +6,7 @@ may have been at fault; so these are noted apart, a line of JSON each, in `journ
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.core.key import Key
+from tunesmith.files import add_line
 
 #: Of a reason so much is kept: a line is written at once, so that processes which add at once don't mix theirs.
 LONGEST = 500
@@ -65,16 +64,7 @@ class Journal:
         self._append({"key": key.digest, "problem": key.problem.text, **_now(key)})
 
     def _append(self, said: Mapping[str, Any]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # the end of the line before, as its writer may have been killed within it: this one begins anew
-        line = ("\n" + json.dumps(said, sort_keys=True) + "\n").encode()
-        handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        try:
-            written = os.write(handle, line)  # one write: it is there whole, or its reader skips it
-            if written < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-        finally:
-            os.close(handle)
+        add_line(self.path, json.dumps(said, sort_keys=True).encode())
 
     def _failures(self) -> dict[str, Failure]:
         try:

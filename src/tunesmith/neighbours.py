@@ -26,19 +26,15 @@ NEAREST = 8
 
 
 def neighbours(subject: Subject, store: Store, more: Sequence[Solved] = ()) -> list[Solved]:
-    """Solved Problems of the same kernel's source, measured alike, on any device; those of the store first.
+    """Solved Problems of the same kernel's source, measured alike, on any device, the nearest first.
 
     Args:
         more: from elsewhere.
     """
-    key = subject.key
-    alike = [
-        other
-        for other in store.near(key, 2 * NEAREST, anywhere=True)
-        if (other.fingerprint, other.protocol) == (key.fingerprint, key.protocol)
-    ]
     found: list[Solved] = []
-    for other in alike[:NEAREST]:
+    for other in store.near(subject.key, 2 * NEAREST, anywhere=True, alike=True):
+        if len(found) == NEAREST:
+            break
         stored = store.choice(other)
         seconds, samples = seconds_of(store.trials(other))
         if stored is None or not seconds:
@@ -46,7 +42,8 @@ def neighbours(subject: Subject, store: Store, more: Sequence[Solved] = ()) -> l
         problem = stored.choice.measured_at or other.problem
         chosen = stored.choice.config if stored.choice.config in seconds else None
         found.append(Solved(problem, seconds, other.device, None, samples, chosen))
-    return [with_prior(solved, subject.model) for solved in [*found, *more]]
+    ordered = nearest(subject.exact, subject.device.identity, [*found, *more])
+    return [with_prior(solved, subject.model) for solved in ordered]
 
 
 def with_prior(solved: Solved, model: Model | None) -> Solved:

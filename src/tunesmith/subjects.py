@@ -23,6 +23,7 @@ from tunesmith.search import Solved
 from tunesmith.store import Store
 from tunesmith.subject import Effort, Subject
 from tunesmith.tables import Tables
+from tunesmith.tracks import of_today
 from tunesmith.tune import TRANSFER
 
 #: Spaces that a function of the author's made, kept in memory: more than a model's shapes, a bound all the same.
@@ -73,6 +74,24 @@ class Subjects:
             return subject, tables
         values = shared.decided(subject.key, store)
         return (subject, ()) if values is None else (shared.within(subject, values), tables)
+
+    def of_today(self, key: Key, device: Device, store: Store) -> bool:
+        """Whether the store has of a Key what a search would choose from today: the same source, Space, reference,
+        environment and versions. As far as that can be told without a call's arguments: what a frontend leaves of a
+        Space for these is never of today.
+        """
+        kernel, declared = self._kernel, self._declared
+        now = Key(
+            declared.name_for(kernel.name), kernel.fingerprint() + declared.spec_fingerprint, key.problem,
+            device.identity, self._protocol(device), tuple(sorted(kernel.environment().items())),
+            dict(kernel.versions()),
+        )  # fmt: skip
+        stored = store.choice(now)
+        if now != key or stored is None or self._frontend.narrow is not None:
+            return False
+        exact = stored.choice.measured_at or key.problem
+        subject = Subject(kernel, now, exact, self._space_for(exact, device), device, (), check=declared.against)
+        return of_today(self.pinned(subject, store, ())[0], stored)
 
     def _space_for(self, problem: Problem, device: Device) -> Space:
         """The Space, which a function of the author's makes once for each Problem and device."""

@@ -11,13 +11,13 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Choice, Track
 from tunesmith.core.space import Space
 from tunesmith.errors import BudgetEnded, Busy, LookupMiss, TunesmithWarning, WorkerLost
-from tunesmith.events import Summary
+from tunesmith.events import LAUNCHES, Summary
 from tunesmith.kernel import Clock
 from tunesmith.options import Authority, Options, Policy
 from tunesmith.store import Store, StoredChoice
 from tunesmith.subject import Effort, Subject
 from tunesmith.tables import Tables
-from tunesmith.tune import BOUND, LAUNCHES, ONLY, is_searching, search
+from tunesmith.tune import BOUND, ONLY, is_searching, search
 
 #: A Choice of the default track and a miss of the lookup track have this source.
 DEFAULT = "default"
@@ -200,5 +200,11 @@ def _current(subject: Subject, stored: StoredChoice, effort: Effort) -> bool:
         LAUNCHES: (effort.launches, choice.launches),
     }.get(choice.partial, (effort.budget_s, choice.budget_s))
     cut_short = bool(choice.partial) and (asked is None or asked > (had or 0))
-    checked = choice.checked == subject.check.identity or not subject.check.identity
-    return choice.space == subject.space.digest and not subject.key.stale(stored.soft) and not cut_short and checked
+    return not cut_short and of_today(subject, stored)
+
+
+def of_today(subject: Subject, stored: StoredChoice) -> bool:
+    """Whether what is stored was chosen from the same Space, checked against the same reference, under the same
+    versions."""
+    checked = stored.choice.checked == subject.check.identity or not subject.check.identity
+    return stored.choice.space == subject.space.digest and not subject.key.stale(stored.soft) and checked

@@ -16,7 +16,7 @@ from tunesmith.core.space import ENUMERATED, Space
 from tunesmith.core.stats import median
 from tunesmith.errors import BudgetEnded, NoWorkingConfig, TunesmithWarning
 from tunesmith.evaluate import Evaluation
-from tunesmith.events import Started, Summary, say
+from tunesmith.events import BUDGET, LAUNCHES, STOPPED, Started, Summary, say
 from tunesmith.finals import kept_back, last_race
 from tunesmith.kernel import Clock
 from tunesmith.measure.failure import all_failed, is_machines
@@ -29,13 +29,9 @@ from tunesmith.subject import Effort, Subject
 
 #: A Choice's source when its Space holds nothing else.
 ONLY = "only candidate"
-BUDGET = "the budget ended"
 BOUND = "as many candidates as were allowed had been tried"
-LAUNCHES = "as many launches as were allowed had been timed"
 #: The strategy that starts from what is known of other Problems; it spends no launches on proving ties.
 TRANSFER = "transfer"
-#: why a search may have stopped in the middle of a race
-STOPPED = (BUDGET, LAUNCHES)
 #: Stored Trials that were found under other versions and are timed again: the best of them, an incumbent's rivals.
 STALE_RERACED = 8
 
@@ -67,7 +63,7 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
 
     Raises:
         NoWorkingConfig: when every Config failed; nothing stays stored then.
-        BudgetEnded: when the budget ended before anything was measured.
+        BudgetEnded: when the budget ended before anything was measured, and Configs are left that may work.
         Busy: when another search has been measuring on the device for too long.
         BadInput, WorkerLost: when candidates have to run in a worker and it can't be had.
     """
@@ -277,15 +273,24 @@ def _warn_of(state: Evaluation) -> None:
 
 def _nothing_works(summary: Summary, state: Evaluation) -> NoWorkingConfig | BudgetEnded:
     kernel, problem, failures = state.subject.kernel.name, state.subject.exact.text, list(summary.failures)
-    if failures:
+    if failures and not summary.cut_short:
         return all_failed(kernel, problem, failures, state.first_error)
     if not summary.trials:
         reasons = "; ".join(f"{count} × {reason}" for reason, count in summary.cut.items())
         return NoWorkingConfig(f"{kernel}({problem}): the constraints cut every Config of the Space: {reasons}")
-    return BudgetEnded(
+    found = BudgetEnded(
         f"{kernel}({problem}): {summary.why_untried} before any of {len(summary.trials)} Configs was measured "
-        f"({state.compile_s:.1f} s were spent compiling); give it a larger budget"
+        f"({state.compile_s:.1f} s were spent compiling{_failed_so_far(failures)}); give it a larger budget"
     )
+    found.__cause__ = state.first_error
+    return found
+
+
+def _failed_so_far(failures: Sequence[tuple[Config, Failed]]) -> str:
+    if not failures:
+        return ""
+    first = failures[0][1]
+    return f", and {len(failures)} did not work, the first: {first.stage}: {first.reason}"
 
 
 def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:

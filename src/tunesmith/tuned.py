@@ -284,6 +284,10 @@ class TunedKernel:
         """What a search for a call would be about."""
         return self._subjects.narrowed(self._subjects.of(self._dispatcher.problem_of(*args, **kwargs)))
 
+    def of_today(self, key: Key, device: Device) -> bool:
+        """Whether what the store has of a Key was found for the kernel as it is: see `Subjects.of_today`."""
+        return self._subjects.of_today(key, device, default_store())
+
     def clock(self, device: Device) -> Clock:
         """What times the kernel on a device."""
         return self._subjects.clock(device)

@@ -16,7 +16,7 @@ from tunesmith.cli import main
 from tunesmith.core.device import known_device
 from tunesmith.core.key import Key
 from tunesmith.core.model import Model
-from tunesmith.core.outcome import Recording
+from tunesmith.core.outcome import Choice, Recording
 from tunesmith.distill import (
     Collection,
     Tuned,
@@ -33,7 +33,7 @@ from tunesmith.distill.table import by_table, by_tree
 from tunesmith.errors import BadInput
 from tunesmith.heuristic import Heuristic
 from tunesmith.recording import save
-from tunesmith.store import default_store
+from tunesmith.store import StoredChoice, default_store, rows
 from tunesmith.tables import NativeTable, load
 from tunesmith.tables.lines import Entry
 
@@ -118,6 +118,30 @@ def test_what_is_held_back_is_not_seen_and_the_unknown_is_counted() -> None:
     assert found.unknown == 1  # that of 128, of which C alone is known, and what serves it then is another
 
 
+def test_a_table_that_there_is_is_not_refused_for_what_is_held_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By rule pow2, sizes 3 and 4 share row 4. Without 4, size 3's neighbour above is 64, whose Config 3 can't use."""
+    problems = tuned({3: {A: 0.0, B: 0.02}, 4: {A: 0.02, B: 0.0}, 64: {B: 0.9, C: 0.0}})
+    groups = groups_of(problems, "M")
+    assert table_of(groups, "M", "pow2", 0.03).worst <= 0.03
+    back = held_back(groups, 3, by_table("M", "pow2", 0.03))
+    by_size = {problem["M"]: loss for problem, loss in back.losses.items()}
+    assert by_size[4] == 0.0 or by_size[4] == 0.02
+    assert len(by_size) == 3
+    apart = tuned({3: {A: 0.0}, 4: {A: 0.0, C: 0.02}, 64: {C: 0.0}})
+    assert table_of(groups_of(apart, "M"), "M", "pow2", 0.03).worst <= 0.03
+    found = held_back(groups_of(apart, "M"), 3, by_table("M", "pow2", 0.03))
+    assert found.losses[apart[1].problem] == float("inf")  # nothing is known that 3 and 64 could share a row with
+    assert found.unknown >= 1
+    rows = [str(tmp_path / f"{one.problem['M']}.json.gz") for one in apart]
+    for path, one in zip(rows, apart, strict=True):
+        trials = tuple(Trial(c, Measured((Sample(s),))) for c, s in one.seconds.items())
+        save(Recording("gemm", "NVIDIA H200", one.problem, trials), Path(path))
+    assert main(["distill", *rows, "--rule", "pow2"]) == 0
+    assert "the loss is not known" in capsys.readouterr().out
+
+
 def test_losses_are_of_pairs_where_there_are_rounds_and_failures_are_unknown() -> None:
     """The clock falls by half in the middle: medians of unpaired samples would say something else."""
     drift = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0]
@@ -148,6 +172,42 @@ def test_a_store_is_distilled_in_its_last_state() -> None:
     assert known.fingerprint == kernel.key(n=8).fingerprint
     with pytest.raises(BadInput, match="kernel 'shift'"):
         of_store(default_store(), "shift")
+
+
+def test_what_was_found_under_other_versions_or_another_environment_is_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = default_store()
+
+    def add(m: int, at: str, config: Config, compiler: str = "2", opt: str = "1") -> None:
+        soft = {"compiler": compiler}
+        key = Key("gemm", "f", Problem({"M": m}), H200.identity, "p", (("TRITON_OPT", opt),), soft=soft)
+        trials = [Trial(config, Measured((Sample(1e-3),)), at=at, soft=soft)]
+        older = Trial(B, Measured((Sample(1e-6),)), at="2025", soft={"compiler": "1"})
+        store.add_trials(key, [older, *trials])
+        choice = StoredChoice(Choice(config, "search", "search"), soft, at)
+        store.write(lambda connection: rows.put_choice(connection, rows.put_key(connection, key, 1.0), choice))
+
+    add(1, "2026-01-01", B, compiler="1")
+    add(2, "2026-01-02", B, opt="0")
+    add(3, "2026-01-03", A)
+    add(4, "2026-01-04", A)
+    known = of_store(store, "gemm")
+    assert {one.problem["M"]: dict(one.losses) for one in known.tuned} == {3: {A: 0.0}, 4: {A: 0.0}}
+    assert known.soft == {"compiler": "2"}
+    assert set(known.left_out.split("; ")) == {"1 × $TRITON_OPT: 1, known: 0", "1 × compiler: 2, was 1"}
+    assert main(["distill", "--kernel", "gemm", "--folds", "2"]) == 0
+    assert "left out, as other problems were tuned later" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["3mm", "mm 3[a=1]", "café", "__"])
+def test_the_tree_as_python_has_a_name(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files, python = recorded(tmp_path, kernel=name), tmp_path / "tree.py"
+    assert main(["distill", *files, "--tree", str(python)]) == 0
+    space: dict[str, Any] = {}
+    exec(compile(python.read_text(), "tree.py", "exec"), space)
+    [made] = [value for given, value in space.items() if given.endswith("_default")]
+    assert made(PROBLEMS[0].problem, H200) == A
 
 
 def recorded(folder: Path, kernel: str = "gemm", device: str = "NVIDIA H200") -> list[str]:

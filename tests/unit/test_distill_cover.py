@@ -115,6 +115,16 @@ def test_a_reader_that_pads_needs_each_of_its_rows_and_may_not_manage() -> None:
         cover(bad, "pow2", LIMIT)
 
 
+@pytest.mark.parametrize("by", COVERED)
+def test_a_table_up_to_any_size_takes_no_longer_than_its_rows(by: str) -> None:
+    top = 2**31
+    sections = [Section(1, 2**20, {"a": 0.0, "b": 0.02}), Section(2**20 + 1, top, {"b": 0.0, "a": 0.5})]
+    found = cover(sections, by, LIMIT)
+    assert len(found.rows) <= 45
+    assert found.worst <= LIMIT
+    assert {decision for first, last, decision in served(rule(by), found.rows, top) if last > 2**20} == {"b"}
+
+
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(BadInput, match=r"no Config is known that loses at most 3\.0% at sizes 6…7; tune them"):
         cover(sections_of([{"a": 0.0}, {"a": 0.2}], [5, 2]), "ceil", LIMIT)

@@ -8,9 +8,8 @@ from tests.fakes import ScriptedClock
 
 from tunesmith import Config, Measured, Sample, TunedKernel, autotune
 from tunesmith.errors import BadInput
-from tunesmith.events import Summary
+from tunesmith.events import LAUNCHES, Summary
 from tunesmith.kernel import Run
-from tunesmith.tune import LAUNCHES
 
 X = np.ones(2)
 

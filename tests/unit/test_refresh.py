@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -330,6 +331,18 @@ def test_the_journal_goes_on_behind_a_torn_line(monkeypatch: pytest.MonkeyPatch)
     found = journal.failure(key)
     assert found is not None
     assert found.reason == "again"
+    real, sizes = os.write, list[int]()
+
+    def short(handle: int, data: bytes) -> int:  # as a signal or a quota may have it
+        sizes.append(len(data))
+        return real(handle, bytes(data)[:7])
+
+    monkeypatch.setattr("os.write", short)
+    journal.failed(key, "in parts")
+    found = journal.failure(key)
+    assert found is not None
+    assert found.reason == "in parts"
+    assert len(sizes) > 10
     monkeypatch.setattr("os.write", lambda handle, data: len(data) // 2)  # a disk that is full halfway
     with pytest.raises(OSError, match="No space left"):
         journal.failed(key, "lost")

@@ -238,6 +238,11 @@ def test_nearest_has_a_choice_the_same_kernel_and_the_fewest_differences(store: 
     assert key(1024).differences(key(512)) == ["M: 1024, known: 512"]
     store.put_choice(key(1000, device="cpu:another chip:avx:1"), CHOICE, {})
     assert store.near(key(1024), 2) == [key(512), key(4096)]
+    older = [key(1024, fingerprint=f"older {i}") for i in range(3)]  # each is nearer than any other size
+    for other in older:
+        store.put_choice(other, CHOICE, {})
+    assert set(store.near(key(1024), 3)) == set(older)
+    assert store.near(key(1024), 2, alike=True) == [key(512), key(4096)]
 
 
 # --- cost --------------------------------------------------------------------------------------------

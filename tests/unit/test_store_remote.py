@@ -53,7 +53,7 @@ def test_what_hosts_export_to_object_storage_is_merged_at_once(
     [
         ("memory://bucket/nobody.json", "nobody.json"),
         ("nonsense://x.json", "nonsense"),
-        ("memory://bucket/bad", "export"),
+        ("memory://bucket/bad", "memory://bucket/bad is not an export"),
     ],
 )
 def test_what_is_not_there_is_named(there: str, place: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,3 +62,42 @@ def test_what_is_not_there_is_named(there: str, place: str, said: str, capsys: p
     assert main(["store", "merge", place]) == 2
     assert said in capsys.readouterr().err
     assert not default_store().path.exists()
+
+
+class Halting(fsspec.get_filesystem_class("file")):
+    """Storage on this disk that breaks off in the midst of a write."""
+
+    protocol = "halting"
+    broken = True
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.removeprefix("halting://"))
+
+    def pipe_file(self, path: str, value: bytes, **more: object) -> None:
+        with open(self._strip_protocol(path), "wb") as file:
+            file.write(value[: len(value) // 2] if self.broken else value)
+        if self.broken:
+            raise OSError("the connection broke off")
+
+
+def test_a_write_that_breaks_off_leaves_what_was_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsspec.register_implementation("halting", Halting, clobber=True)
+    fill(options().cache_dir, 1)
+    folder = tmp_path / "there"
+    place = f"halting://{folder}/x.json"
+    assert main(["store", "export", place]) == 2
+    assert f"{place}: OSError: the connection broke off" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
+    monkeypatch.setattr(Halting, "broken", False)
+    assert main(["store", "export", place]) == 0
+    whole = (folder / "x.json").read_bytes()
+    monkeypatch.setattr(Halting, "broken", True)
+    assert main(["store", "export", place]) == 2
+    assert [path.read_bytes() for path in folder.iterdir()] == [whole]
+    monkeypatch.setattr(Halting, "broken", False)
+    assert main(["store", "export", place]) == 0  # in the place of one that is there
+    assert main(["store", "export", f"file://{folder}/new/y.json"]) == 0
+    assert {path.name for path in folder.rglob("*.json")} == {"x.json", "y.json"}

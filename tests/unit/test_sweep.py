@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import swept
 
+from tunesmith.cli import sweep_file
 from tunesmith.cli.sweep_file import Limits, read, targets_in
+from tunesmith.core.config import Config
 from tunesmith.core.device import Device, cores_of, spell_cores
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Measured, Sample, Trial
+from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
-from tunesmith.store import Store
-from tunesmith.sweep.devices import places, usable_cores
+from tunesmith.store import Store, locks
+from tunesmith.store.exchange import entry_text
+from tunesmith.sweep.cluster import RayWorker
+from tunesmith.sweep.devices import Place, places, usable_cores, usual_places
 from tunesmith.sweep.done import Done
+from tunesmith.sweep.drive import Sweep
 from tunesmith.sweep.order import runs
 from tunesmith.sweep.queue import TRIES, Queue
 from tunesmith.sweep.task import Result, Task
+from tunesmith.sweep.workers import Lost, Orders
 
 OURS = "cuda:NVIDIA H200:sm_90:132"
 OTHER = "cpu:x:avx2:1"
@@ -102,6 +117,20 @@ def test_fields_of_a_yaml_file_may_change_together(tmp_path: Path) -> None:
         ("problems: [{n: !!python/object/apply:os.getcwd []}]\n", "not YAML"),
         ("problems: [\n", "not YAML"),
         ("targets: 3\nproblems: [{n: 1}]\n", "targets is 3"),
+        ("targets: ['']\nproblems: [{n: 1}]\n", "targets is "),
+        ("problems: [{n: 1}]\nbudget: 1\nproblems: [{n: 2}]\n", "p.yaml line 3: 'problems' is given twice, .*line 1"),
+        ("problems:\n  - n: 1\n    budget: 3\n    n: 2\n", "p.yaml line 4: 'n' is given twice, .*line 2"),
+        ("problems: [{n: {pow2: [1, 2], 'pow2': [4, 8]}}]\n", "line 1: 'pow2' is given twice"),
+        ("problems: [{n: 1, strategy: [auto]}]\n", r"block 1 of problems: unknown strategy .*\['auto'\].*auto"),
+        ("problems: [{n: 1}]\nstrategy: {auto: 1}\n", "unknown strategy"),
+        ("problems: [{n: 1, kernel: [scale]}]\n", r"unknown kernel .*\['scale'\].*scale"),
+        (f"problems: [{{n: 1, budget: {10**400}}}]\n", "budget is 1000.*seconds above 0"),
+        ("problems: [{n: 1, budget: '3'}]\n", "budget is '3'"),
+        ("problems: [{n: 1, launches: 1.5}]\n", "launches is 1.5"),
+        ("problems: [{n: null}]\n", "n has the value None"),
+        ("problems: [{n: 2026-01-01}]\n", "n has the value datetime"),
+        ("problems: [{n: 2026-13-45}]\n", "p.yaml can't be read as a YAML file: month"),
+        ("problems: [{? [a] : 1}]\n", "not YAML"),
     ],
 )
 def test_a_bad_yaml_file_is_refused_with_what_is_good(tmp_path: Path, text: str, said: str) -> None:
@@ -111,6 +140,32 @@ def test_a_bad_yaml_file_is_refused_with_what_is_good(tmp_path: Path, text: str,
     refuses = targets_in if said.startswith("targets") else lambda file: read(file, [swept.scale], Limits())
     with pytest.raises(BadInput, match=said):
         refuses(file)
+
+
+def test_a_merged_block_may_say_some_of_it_anew(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    text = "problems: [&usual {n: 1, budget: 2}, &more {<<: *usual, n: 5}, {<<: *more, n: 7}]\n"
+    assert problems(tmp_path / "p.yaml", text) == ["n=1", "n=5", "n=7"]
+
+
+def test_targets_of_a_yaml_file_start_from_its_folder(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    folder = tmp_path / "sub"
+    folder.mkdir()
+    file = folder / "p.yaml"
+    file.write_text(f"targets: [kernels.py:scale, ../kernels.py, pack.mod:k, matmul, '{tmp_path}/k.py:x']\n")
+    named = [f"{folder}/kernels.py:scale", f"{folder}/../kernels.py", "pack.mod:k", "matmul", f"{tmp_path}/k.py:x"]
+    assert targets_in(file) == named
+
+
+def test_where_a_kernel_is_found_is_looked_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    real = sweep_file.target_of
+    monkeypatch.setattr(sweep_file, "target_of", lambda kernel: looked.append(kernel) or real(kernel))
+    file = tmp_path / "p.csv"
+    file.write_text("n\n" + "".join(f"{n}\n" for n in range(1, 50)))
+    assert len(read(file, [swept.scale, swept.slow], Limits()).tasks) == 98
+    assert looked == [swept.scale, swept.slow]
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
@@ -127,17 +182,38 @@ def test_devices_are_gpus_or_disjoint_sets_of_cores() -> None:
     first = usable_cores()[0]
     assert [(place.name, place.gpu) for place in places("0,gpu:2", {})] == [("gpu:0", "0"), ("gpu:2", "2")]
     assert [place.gpu for place in places("1", {"CUDA_VISIBLE_DEVICES": "5,GPU-77"})] == ["GPU-77"]
-    assert places("cpu", {})[0].cores == usable_cores()
-    assert places(f"cpu:{first}", {})[0].environ(jobs=8)["TUNESMITH_JOBS"] == "1"
+    mine = usable_cores()
+    assert places("cpu", {}, mine)[0].cores == mine
+    assert places(f"cpu:{first}", {}, mine)[0].environ(jobs=8)["TUNESMITH_JOBS"] == "1"
     for text, said in (
         (f"cpu:{first},cpu:{first}", "in two devices"), ("0,gpu:0", "in two devices"), (f"cpu,cpu:{first}", "two"),
         ("cpu:99999", "not one of this process's"), ("cpu:b", "no core"), ("cpu:5-2", "ends before"), ("tpu", "GPUs"),
         (" , ", "names none"), ("cpu:", "no core"),
+        ("cpu:0,1", r"cpu:0\+1 .*cpu:0,cpu:1 .*cpu:0,gpu:1"), (f"cpu:{first},2-3", "a core or a GPU"),
     ):  # fmt: skip
         with pytest.raises(BadInput, match=said):
-            places(text, {})
-    with pytest.raises(BadInput, match="leaves 1 GPUs"):
-        places("1", {"CUDA_VISIBLE_DEVICES": "5"})
+            places(text, {}, mine)
+
+
+def test_of_other_hosts_any_core_may_be_named_but_not_all() -> None:
+    assert places("cpu:500-501", {})[0].cores == (500, 501)
+    with pytest.raises(BadInput, match="name some that each has"):
+        places("cpu", {})
+    with pytest.raises(BadInput, match="name some that each has"):
+        usual_places(["cc"], 8, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "said"),
+    [
+        ("5", "1", "leaves 1 GPUs: 0 to 0"), ("", "0", "leaves no GPU"), ("-1", "0", "leaves no GPU"),
+        ("4,-1,5", "1", "leaves 1 GPUs"), ("NoDevFiles", "0", "leaves no GPU"), ("3, 3", "0,1", "GPU 3 is in two"),
+        ("03,3", "0,1", "GPU 3 is in two"), ("GPU-7,GPU-7", "0,1", "GPU GPU-7 is in two"),
+    ],
+)  # fmt: skip
+def test_gpus_are_those_that_cuda_leaves_visible(visible: str, device: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        places(device, {"CUDA_VISIBLE_DEVICES": visible})
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
@@ -146,8 +222,6 @@ def test_a_set_of_cores_is_spelled_and_read(cores: set[int]) -> None:
 
 
 def test_cores_are_locked_one_by_one_and_a_gpu_by_who_it_is(tmp_path: Path) -> None:
-    import threading
-
     store = Store.open(tmp_path)
     both, one = Device("cpu", "x", "avx2", 2, uid="0-1"), Device("cpu", "x", "avx2", 1, uid="1")
     assert both.places == ("cpu:0", "cpu:1")
@@ -166,6 +240,30 @@ def test_cores_are_locked_one_by_one_and_a_gpu_by_who_it_is(tmp_path: Path) -> N
     assert held == {"0-1": False, "1": True}
     with store.device_lock(["test-cpu:1", "test-cpu:0"], 0.0) as mine:  # nobody kept a part of it
         assert mine
+
+
+def test_who_holds_some_cores_does_not_wait_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two threads holds a core and wants both: for ever, if they waited."""
+    monkeypatch.setattr(locks, "OTHER_THREAD_S", threading.TIMEOUT_MAX)
+    store, meet = Store.open(tmp_path), threading.Barrier(2)
+    got: dict[str, list[bool]] = {}
+
+    def nested(mine: str, both: list[str]) -> None:
+        with store.device_lock(mine, None) as first:
+            meet.wait(30)
+            with store.device_lock(both, None) as second, store.device_lock(mine, None) as again:
+                meet.wait(30)
+                got[mine] = [first, second, again]
+
+    names = [f"nested-{tmp_path}-{core}" for core in (0, 1)]
+    threads = [threading.Thread(target=nested, args=(name, names), daemon=True) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert got == {name: [True, False, True] for name in names}
+    with store.device_lock(names[0], None), store.device_lock(names, None) as both:  # nobody holds the other
+        assert both
 
 
 # --- the order ----------------------------------------------------------------------------------------
@@ -240,8 +338,86 @@ def test_what_is_done_is_read_again_whatever_became_of_the_file(tmp_path: Path) 
         file.write('{"task": "' + task(2).digest + '", "result": {"fate": "tu')  # its writer was killed
     done.add(task(2), result)
     with done.path.open("a") as file:
+        for bad in ({"device": []}, {"device": {}}, {"fate": "lost"}, {"fate": 3}, {"config": [1]}, {"key": "x"},
+                    {"soft": None}, {"median_s": "1"}, {"ties": True}, {"deadly": 0}):  # fmt: skip
+            said = {"task": task(2).digest, "result": {"fate": "failed", "device": OURS, **bad}}
+            file.write(f"{json.dumps(said)}\n")
+        file.write('{"task": [], "result": {}}\n')
         file.write('\n[1]\n{"task": "nobody", "result": {}}\n{"task": "' + task(2).digest + '", "result": {}}\n')
     assert Done(tmp_path, [task(2), task(1)]).results() == {OURS: {task(1): result, task(2): result}}
     assert Done(tmp_path, [task(2)]).results() == {}  # another sweep
     os.unlink(done.path)
     assert done.results() == {}
+
+
+def test_what_a_driver_notes_is_not_forgotten_by_another_one_beside_it(tmp_path: Path) -> None:
+    first, second = Done(tmp_path, [task(1)]), Done(tmp_path, [task(1)])
+    result = Result("tuned", OURS, config={"a": 1}, median_s=1e-3)
+    with first.in_use():
+        first.add(task(1), result)
+        with second.in_use():
+            assert not second.forget()
+            assert not first.forget()
+        first.add(task(1), result)
+        assert second.results() == {OURS: {task(1): result}}
+    with second.in_use():  # the first has ended
+        assert second.forget()
+        assert second.results() == {}
+        second.add(task(1), result)
+    assert first.results() == {OURS: {task(1): result}}
+    folder = tmp_path / "file"
+    folder.touch()
+    with Done(folder, [task(1)]).in_use():  # nothing can be noted there: that is for `add` to say
+        pass
+
+
+# --- workers on other hosts ---------------------------------------------------------------------------
+
+
+def test_on_ray_a_searchs_limit_is_no_tasks_where_an_adviser_may_give_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float | None] = []
+
+    def limit_of(adviser: str, budget_s: float | None) -> float | None:
+        actor = SimpleNamespace(tune=SimpleNamespace(remote=lambda task: None))
+        options = SimpleNamespace(remote=lambda: actor)
+        worker = RayWorker(None, options, Place("cpu:0", (0,)), Orders(adviser=adviser), None, 1)
+        worker._actor = actor
+        monkeypatch.setattr(worker, "_ask", lambda reference, limit_s: limits.append(limit_s) or {})
+        worker.tune(replace(task(1), budget_s=budget_s), lambda said: None)
+        return limits[-1]
+
+    assert limit_of("", None) is None
+    usual = limit_of("", 1.0)
+    assert usual is not None
+    assert usual > 1.0
+    assert limit_of("tests.swept:advise", 1.0) is None
+
+
+def test_what_a_worker_had_in_hand_when_it_was_stopped_goes_to_the_drivers_store(tmp_path: Path) -> None:
+    key = Key("scale", "f", Problem.parse("n=1"), OTHER, "p")
+    theirs, mine = Store.open(tmp_path / "theirs"), Store.open(tmp_path / "mine")
+    theirs.add_trials(key, [Trial(Config(a=1), Measured((Sample(1.0),)), at="2026-01-01T00:00:00.000000+00:00")])
+
+    class Worker:
+        def begin(self) -> Mapping[str, Any]:
+            return {"identity": OTHER, "kind": "cpu"}
+
+        def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
+            return []
+
+        def tune(self, task: Task, heard: Any) -> Mapping[str, Any]:
+            sweep.stop()
+            raise Lost("it was told to stop", entry_text(theirs, key))
+
+        def interrupt(self) -> None: ...
+
+        def end(self) -> None: ...
+
+    class Watcher:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *args: None
+
+    watcher: Any = Watcher()
+    sweep = Sweep([task(1)], {"cpu:0": Worker}, mine, Done(tmp_path, [task(1)]), watcher, {})
+    assert sweep.run().results == ()
+    assert [trial.config for trial in mine.trials(key)] == [Config(a=1)]

@@ -18,7 +18,7 @@ import pytest
 from tests import swept
 
 import tunesmith
-from tunesmith import Config, missed
+from tunesmith import Config, Measured, missed
 from tunesmith.cli import main
 from tunesmith.errors import LookupMiss
 from tunesmith.options import options
@@ -127,6 +127,22 @@ def test_a_problem_that_fails_and_one_that_kills_its_workers_leave_the_rest_alon
     assert time.monotonic() - start < 60
 
 
+def test_a_budget_that_ended_is_no_reason_not_to_try_again(
+    sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    code, answer = sweep("struggling", [1], *device, "--budget", "0.2")
+    assert (code, by_size(answer, "failed"), by_size(answer, "measured")) == (1, {1: 1}, {1: 0})
+    assert "the budget ended before any of 3 Configs was measured" in by_size(answer, "error")[1]
+    assert "not with a=1" in by_size(answer, "error")[1]
+    code, answer = sweep("struggling", [1], *device)
+    assert (code, by_size(answer, "failed")) == (0, {1: 1})
+    tune = ["tune", "tests.swept:struggling", "--problems", str(problems(tmp_path, [2]))]
+    assert main([*tune, "--budget", "0.2"]) == 1
+    assert "the budget ended" in capsys.readouterr().err
+    assert main(tune) == 0
+
+
 def test_a_candidate_that_ends_its_process_is_a_failure_and_the_process_serves_many_problems(sweep: Sweep) -> None:
     code, answer = sweep("apart", [3, 2, 1], "--devices", f"cpu:{usable_cores()[0]}")
     assert code == 0
@@ -158,18 +174,79 @@ def test_a_device_that_is_not_there_is_given_up(sweep: Sweep, capsys: pytest.Cap
     assert code == 1
     assert answer["results"] == []
     assert "gpu:63" in answer["left"][0]["why"]
+    assert [one["device"] for one in answer["given_up"]] == ["gpu:63"]
+
+
+def test_a_device_that_never_began_is_told_even_where_another_has_done_all(
+    sweep: Sweep, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, answer = sweep("scale", [1], "--devices", f"63,cpu:{usable_cores()[0]}")
+    assert (code, answer["left"], [row["fate"] for row in answer["results"]]) == (1, [], ["tuned"])
+    assert [one["device"] for one in answer["given_up"]] == ["gpu:63"]
+    assert "no such GPU" in answer["given_up"][0]["why"]
+    shown = ["sweep", str(problems(tmp_path, [1])), "--targets", "tests.swept:scale", "--devices", "cpu,63"]
+    assert main(shown) == 1
+    assert "gpu:63 was given up" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (("--executor", "slurm"), "known: local, ray"), (("--devices", "cpu,cpu"), "in two devices"),
-        (("--budget", "0"), "above 0"), (("--adviser", "tests.swept:nobody"), ""),
+        (("--budget", "0"), "above 0"),
+        (("--adviser", "tests.swept:advize"), "did you mean 'advise'"), (("--adviser", "advise"), "module:function"),
+        (("--adviser", "tests.nowhere:advise"), "tests.nowhere"), (("--adviser", "tests.swept:DEADLY"), "of type int"),
+        (("--adviser", "gone.py:advise"), "gone.py"),
     ],
 )  # fmt: skip
-def test_bad_options_are_refused(sweep: Sweep, more: tuple[str, ...], said: str) -> None:
-    code, _ = sweep("scale", [1], *more)
-    assert code == (2 if said else 1)
+def test_bad_options_are_refused_before_any_worker_starts(
+    sweep: Sweep, more: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    command = ["sweep", str(problems(tmp_path, [1])), "--targets", "tests.swept:scale", *more]
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "given up" not in err
+
+
+def test_a_resumed_sweep_looks_again_at_what_had_another_space(
+    tmp_path: Path, sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    module, options_ = tmp_path / "edited.py", ("--devices", f"cpu:{usable_cores()[0]}", "--resume")
+    command = ["sweep", str(problems(tmp_path, [1, 2])), "--targets", f"{module}:scale", "--json", *options_]
+
+    def run(values: str, more: str = "") -> list[tuple[str, int]]:
+        module.write_text(EDITED.format(values=values, more=more))
+        ended = subprocess.run([sys.executable, "-m", "tunesmith", *command], capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
+        results = json.loads(ended.stdout)["results"]
+        return [(row["fate"], row["config"]["a"]) for row in results]
+
+    assert run("1, 2") == [("tuned", 2)] * 2
+    for made in tmp_path.glob("made-*"):
+        made.unlink()
+    assert run("1, 2") == [("known", 2)] * 2
+    assert not list(tmp_path.glob("made-*"))  # not even its inputs were
+    assert run("1, 2, 8") == [("tuned", 8)] * 2
+    assert run("1, 2, 8", "reference=lambda n: None, outputs=()") == [("tuned", 8)] * 2
+
+
+EDITED = """
+from pathlib import Path
+import tunesmith
+from tests.swept import clock
+
+def inputs(problem):
+    Path(__file__).with_name(f"made-{{problem.dims['n']}}").touch()
+    return {{"n": problem.dims["n"]}}
+
+@tunesmith.autotune(
+    configs=[{{"a": a}} for a in ({values})], key=["n"], clock=clock(), make_inputs=inputs, isolate=False, {more}
+)
+def scale(n, *, a):
+    return None
+"""
 
 
 # --- an adviser -----------------------------------------------------------------------------------------
@@ -183,6 +260,18 @@ def test_an_adviser_says_what_is_tried_first_and_how_long(sweep: Sweep) -> None:
     assert by_size(answer, "measured") == {8: 3, 4: 1, 2: 1}
     code, answer = sweep("slow", [8], *devices, "--adviser", "tests.swept:advise_badly")
     assert by_size(answer, "config") == {8: {"a": 1}}
+
+
+def test_an_advisers_own_faults_are_named_and_cost_no_other_problem(sweep: Sweep) -> None:
+    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    code, answer = sweep("scale", [1, 2, 3, 4], *device, "--adviser", "tests.swept:advise_wrongly")
+    assert (code, by_size(answer, "fate")) == (1, {1: "failed", 2: "failed", 3: "failed", 4: "tuned"})
+    why = by_size(answer, "error")
+    assert "adviser tests.swept:advise_wrongly failed: KeyError: 'n'" in why[1]
+    assert "adviser tests.swept:advise_wrongly returned 5; good values: an Advice" in why[2]
+    assert "adviser tests.swept:advise_wrongly failed: launches is 0" in why[3]
+    code, answer = sweep("scale", [1, 2, 3, 4], *device)  # nothing was noted against them
+    assert code == 0
 
 
 # --- killed ---------------------------------------------------------------------------------------------
@@ -214,11 +303,11 @@ def test_a_driver_that_is_killed_goes_on_and_measures_nothing_twice(tmp_path: Pa
     assert {problem: after[problem] for problem in before} == before
 
 
-def started(file: Path, kernel: str) -> subprocess.Popen[bytes]:
+def started(file: Path, kernel: str, *more: str) -> subprocess.Popen[bytes]:
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "tunesmith", "sweep", str(file), "--targets", f"tests.swept:{kernel}"]
     return subprocess.Popen(
-        [*command, "--devices", two_devices(), "--resume", "--json"],
+        [*command, "--devices", two_devices(), "--resume", "--json", *more],
         env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -289,3 +378,23 @@ def test_actors_on_ray_choose_the_same(sweep: Sweep, monkeypatch: pytest.MonkeyP
     assert default_store().choice(swept.scale.key(1)) is None  # of this process's cores: another device
     stored = [default_store().choice(key) for key in _keys()]
     assert [choice.choice.config for choice in stored if choice is not None] == [Config(a=4)] * 2
+
+
+def test_ctrl_c_lets_actors_store_what_they_have_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    driver, sampled = started(problems(tmp_path, [1]), "late", "--executor", "ray"), options().cache_dir / "sampled"
+    deadline = time.monotonic() + 90
+    while not sampled.exists() and driver.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    while len(sampled.read_text()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGINT)
+    out, said = driver.communicate(timeout=60)
+    assert driver.returncode == 130, said
+    answer = json.loads(out)
+    assert (answer["interrupted"], answer["results"], len(answer["left"])) == (True, [], 1)
+    [key] = default_store().keys("late")
+    outcomes = [trial.outcome for trial in default_store().trials(key)]
+    stored = sum(len(outcome.samples) for outcome in outcomes if isinstance(outcome, Measured))
+    assert stored >= len(sampled.read_text()) - 1

@@ -39,8 +39,18 @@ def test_runs_are_the_look_up_of_every_size(keys: list[int], upto: int, name: st
     ladder = Ladder(rule(name), keys)
     runs = list(ladder.runs(upto))
     assert [size for first, last, _ in runs for size in range(first, last + 1)] == list(range(1, upto + 1))
-    assert all(key(ladder, size) == k for first, last, k in runs for size in (first, last))
+    assert all(key(ladder, size) == k for first, last, k in runs for size in range(first, last + 1))
     assert all(one[2] != other[2] for one, other in pairwise(runs))
+
+
+@given(first=st.integers(1, 5000), count=st.integers(0, 5000), name=st.sampled_from(sorted(RULES)))
+def test_padded_runs_are_the_padding_of_every_size(first: int, count: int, name: str):
+    how = rule(name)
+    if how.kind == "padded":
+        found = [
+            (size, key) for one, last, key in how.padded_runs(first, first + count) for size in range(one, last + 1)
+        ]
+        assert found == [(size, how.padded(size)) for size in range(first, first + count + 1)]
 
 
 @pytest.mark.parametrize(
@@ -124,6 +134,8 @@ def test_gemm_rows_serve_their_padded_sizes():
 def test_a_rule_is_data_that_users_can_make():
     mine = Rule("mine", "padded", ((Step(100, 10), Step(None, 1000, fixed=True)),), itself=False)
     assert [mine.sought(size) for size in (1, 95, 101)] == [[10], [100], [1000]]
+    assert list(mine.padded_runs(85, 10**6)) == [(85, 90, 90), (91, 100, 100), (101, 10**6, 1000)]
+    assert list(Ladder(mine, [100, 1000]).runs(2**40)) == [(1, 90, None), (91, 100, 100), (101, 2**40, 1000)]
     with pytest.raises(BadInput, match="nearest-stock"):
         rule("nearst")
 

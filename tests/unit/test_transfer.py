@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from tests.fakes import ScriptedClock
 from tunesmith import Config, Failed, Measured, Problem, Sample, Space, Trial, autotune
 from tunesmith.core.device import known_device
 from tunesmith.core.model import Model, Tiles
+from tunesmith.core.outcome import Choice
 from tunesmith.errors import BadInput
-from tunesmith.neighbours import from_file, prior_of
+from tunesmith.neighbours import from_file, neighbours, prior_of
 from tunesmith.search import Solved, plan
 from tunesmith.search.forecast import distance, forecast
 from tunesmith.store import default_store
@@ -88,6 +90,19 @@ def test_what_a_model_gets_wrong_is_learnt_from_neighbours_on_this_chip_and_on_a
         best, tried = found_by(planned, lambda config: true_s(product(m), config))
         assert best <= 1.02 * best_of(product(m))
         assert tried <= len(list(SPACE)) // 8
+
+
+def test_neighbours_of_an_older_source_do_not_crowd_out_those_of_today() -> None:
+    clock = ScriptedClock(lambda config: 1.0)
+    kernel = autotune(space=Space(a=[1, 2]), key=["n"], clock=clock, version="2", name="crowd")(lambda n, *, a: a)
+    kernel.tune(n=100)
+    subject, store = kernel.subject(n=4), default_store()
+    trial = store.trials(kernel.key(n=100))
+    for older in range(20):  # each of the very problem asked for, which is nearer than n=100
+        key = replace(subject.key, fingerprint=f"older {older}")
+        store.add_trials(key, trial)
+        store.put_choice(key, Choice(trial[0].config, "search", "search"), {})
+    assert [solved.problem for solved in neighbours(subject, store)] == [Problem({"n": 100})]
 
 
 def test_without_a_model_neighbours_near_by_are_enough() -> None:

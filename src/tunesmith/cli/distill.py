@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunesmith.cli.output import GOOD, NO, AsJson, print_json
+from tunesmith.cli.output import GOOD, NO, AsJson, note, print_json
 from tunesmith.errors import BadInput
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def distill(
     if folds < 2:
         raise BadInput(f"--folds {folds}: good values: integers from 2")
     known = collected(files, kernel, device)
+    if known.left_out:
+        note(f"left out, as other problems were tuned later: {known.left_out}")
     tuned = made.groups_of(known.tuned, size)
     fill = _fill(model, known.device, size) if model else made.as_they_are
     groups = fill(tuned)
@@ -188,7 +190,8 @@ def _ordinal(n: int) -> str:
 
 
 def _function_name(kernel: str) -> str:
-    return re.sub(r"\W", "_", f"{kernel}_default")
+    name = re.sub(r"\W", "_", f"{kernel}_default")
+    return name if name.isidentifier() else f"_{name}"
 
 
 def _write(path: Path, data: bytes) -> None:

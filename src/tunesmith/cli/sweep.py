@@ -19,6 +19,7 @@ from tunesmith.cli.target import find_targets
 from tunesmith.cli.tune import BudgetOption, LaunchesOption, StrategyOption, check_limits
 from tunesmith.errors import BadInput, unknown
 from tunesmith.options import options
+from tunesmith.places import is_file
 
 if TYPE_CHECKING:
     from tunesmith.sweep.devices import Place
@@ -78,6 +79,7 @@ def sweep(
         raise BadInput(unknown("executor", executor, EXECUTORS))
     check_limits(budget, launches, strategy)
     with answers_only(json):
+        adviser = _checked(adviser)
         kernels = _kernels(file, targets)
         wanted = read(file, kernels, Limits(budget, launches, strategy))
         for said in wanted.notes:
@@ -97,7 +99,7 @@ def sweep(
             f"interrupted: {len(outcome.results)} of {len(wanted.tasks)} problems are done; --resume goes on from there"
         )
         raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(NO if outcome.left or any(result.fate == "failed" for _, result in outcome.results) else GOOD)
+    raise typer.Exit(GOOD if outcome.good else NO)
 
 
 def _kernels(file: Path, typed: Sequence[str]) -> list[TunedKernel]:
@@ -117,6 +119,21 @@ def _kernels(file: Path, typed: Sequence[str]) -> list[TunedKernel]:
     return found
 
 
+def _checked(adviser: str) -> str:
+    """The adviser, as processes with another folder find it too.
+
+    Raises:
+        BadInput: when there is none.
+    """
+    if not adviser:
+        return adviser
+    from tunesmith.sweep.advice import adviser_at
+
+    adviser_at(adviser)
+    place, _, name = adviser.rpartition(":")
+    return f"{Path(place).resolve()}:{name}" if is_file(place) else adviser
+
+
 # --- workers -----------------------------------------------------------------------------------------
 
 
@@ -126,7 +143,7 @@ def _workers(
 ) -> Generator[Mapping[str, Callable[[], Worker]]]:
     """Within this scope, what makes a worker, by the name of its device."""
     from tunesmith.store import default_store
-    from tunesmith.sweep.devices import jobs_each, places, usual_places
+    from tunesmith.sweep.devices import jobs_each, places, usable_cores, usual_places
     from tunesmith.sweep.workers import LocalWorker, Orders
 
     if options().read_only:
@@ -137,8 +154,10 @@ def _workers(
         with _on_ray(address, devices, backends, orders) as workers:
             yield workers
         return
-    n_gpus = 0 if devices is not None else _gpu_count(backends)
-    found = places(devices, os.environ) if devices is not None else usual_places(backends, n_gpus, os.environ)
+    if devices is not None:
+        found = places(devices, os.environ, usable_cores())
+    else:
+        found = usual_places(backends, _gpu_count(backends), os.environ, usable_cores())
     jobs = jobs_each(found)
     yield {place.name: _maker(LocalWorker, place, orders, jobs) for place in found}
 
@@ -152,23 +171,20 @@ def _on_ray(
     address: str, devices: str | None, backends: Sequence[str], orders: Orders
 ) -> Generator[Mapping[str, Callable[[], Worker]]]:
     from tunesmith.sweep.cluster import connected
-    from tunesmith.sweep.devices import places, usual_places
+    from tunesmith.sweep.devices import places, usable_cores, usual_places
 
     remote = bool(address or os.environ.get("RAY_ADDRESS"))
+    # of a cluster's nodes neither is known
+    environ: Mapping[str, str] = {} if remote else os.environ
+    cores = None if remote else usable_cores()
+    found: list[Place] = []
     if devices is not None:
-        found = places(devices, {} if remote else os.environ)
-    else:
-        found = usual_places(backends, 0 if remote else _gpu_count(backends), os.environ)
+        found = places(devices, environ, cores)
+    elif not remote:
+        found = usual_places(backends, _gpu_count(backends), environ, cores)
     with connected(address, found) as cluster:
-        if remote and devices is None and cluster.gpus:
-            found = _gpus(cluster.gpus)
+        found = found or usual_places(backends, cluster.gpus, environ, cores)
         yield {place.name: _maker(cluster.worker, place, orders, None) for place in found}
-
-
-def _gpus(count: int) -> list[Place]:
-    from tunesmith.sweep.devices import places
-
-    return places(",".join(map(str, range(count))), {})
 
 
 def _gpu_count(backends: Sequence[str]) -> int:
@@ -194,12 +210,12 @@ def _run(tasks: Sequence[Task], workers: Mapping[str, Callable[[], Worker]], res
     from tunesmith.sweep.drive import Sweep
 
     done = Done(options().cache_dir, tasks)
-    before = done.results()
-    if before and not resume:
-        count = len({task for results in before.values() for task in results})
-        note(f"an earlier run has done {count} of these {len(tasks)} problems; --resume does not look at them again")
-        done.forget()
-    with SweepProgress(len(tasks), detail=detail()) as progress:
+    with done.in_use(), SweepProgress(len(tasks), detail=detail()) as progress:
+        before = done.results()
+        if before and not resume:
+            count = len({task for results in before.values() for task in results})
+            whose = "an earlier run" if done.forget() else "another command, which is at this very sweep,"
+            note(f"{whose} has done {count} of these {len(tasks)} problems; --resume does not look at them again")
         return Sweep(tasks, workers, default_store(), done, progress, before if resume else {}, retry).run()
 
 
@@ -208,6 +224,7 @@ def _data(outcome: Outcome, took_s: float, devices: Sequence[str]) -> dict[str, 
         "devices": list(devices), "wall_s": took_s, "interrupted": outcome.interrupted,
         "results": [_result(task, result) for task, result in outcome.results],
         "left": [{"kernel": task.kernel, "problem": task.problem, "why": why} for task, why in outcome.left],
+        "given_up": [{"device": name, "why": why} for name, why in outcome.given_up],
     }  # fmt: skip
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from tunesmith.cli.problems import rows_of_others, wanted
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, MissingEngine, ProblemError, unknown
+from tunesmith.places import is_file
 from tunesmith.search import STRATEGIES
 from tunesmith.sweep.task import Task
 from tunesmith.targets import target_of
@@ -54,7 +57,7 @@ class Wanted:
 
 
 def targets_in(path: Path) -> list[str]:
-    """The targets that a YAML file names; none of a CSV file.
+    """The targets that a YAML file names; none of a CSV file. A path in it starts from the file's own folder.
 
     Raises:
         BadInput: for a file that can't be read, and targets that are no list of texts.
@@ -63,9 +66,16 @@ def targets_in(path: Path) -> list[str]:
         return []
     found = _document(path).get("targets", [])
     names = cast("list[Any]", [found] if isinstance(found, str) else found if isinstance(found, list) else [None])
-    if not all(isinstance(name, str) for name in names):
+    if not all(isinstance(name, str) and name.strip() for name in names):
         raise BadInput(f"{path}: targets is {found!r}; good: a list, as [matmul, my_package.kernels:scale]")
-    return [str(name) for name in names]
+    return [_from_folder(str(name), path.parent) for name in names]
+
+
+def _from_folder(target: str, folder: Path) -> str:
+    """A target whose file is looked for in a folder."""
+    place, colon, attribute = target.rpartition(":")
+    place, attribute = (place, colon + attribute) if colon and is_file(place) else (target, "")
+    return f"{folder / place}{attribute}" if is_file(place) else target
 
 
 def read(path: Path, kernels: Sequence[TunedKernel], typed: Limits) -> Wanted:
@@ -77,23 +87,26 @@ def read(path: Path, kernels: Sequence[TunedKernel], typed: Limits) -> Wanted:
     Raises:
         BadInput: naming the file, the place in it, the bad value and the good ones.
     """
-    found = _read_yaml(path, kernels, typed) if _is_yaml(path) else _read_csv(path, kernels, typed)
+    where = cache(target_of)  # it goes through all modules: once for each kernel
+
+    def task(kernel: TunedKernel, problem: Problem, limits: Limits) -> Task:
+        target, why = where(kernel)
+        if why:
+            raise BadInput(f"{kernel.kernel.name} can't be swept: {why}")
+        return Task(target, kernel.kernel.name, problem.text, limits.budget_s, limits.launches, limits.strategy)
+
+    found = _read_yaml(path, kernels, typed, task) if _is_yaml(path) else _read_csv(path, kernels, typed, task)
     return replace(found, tasks=tuple(dict.fromkeys(found.tasks)))
 
 
-def _task(kernel: TunedKernel, problem: Problem, limits: Limits) -> Task:
-    target, why = target_of(kernel)
-    if why:
-        raise BadInput(f"{kernel.kernel.name} can't be swept: {why}")
-    return Task(
-        target, kernel.kernel.name, problem.text, limits.budget_s, limits.launches, limits.strategy
-    )  # fmt: skip
+#: makes the task of a kernel's problem
+_MakeTask: TypeAlias = "Callable[[TunedKernel, Problem, Limits], Task]"
 
 
 # --- CSV ---------------------------------------------------------------------------------------------
 
 
-def _read_csv(path: Path, kernels: Sequence[TunedKernel], typed: Limits) -> Wanted:
+def _read_csv(path: Path, kernels: Sequence[TunedKernel], typed: Limits, task: _MakeTask) -> Wanted:
     tasks: list[Task] = []
     names = [kernel.kernel.name for kernel in kernels]
     whys: list[BadInput] = []
@@ -107,7 +120,7 @@ def _read_csv(path: Path, kernels: Sequence[TunedKernel], typed: Limits) -> Want
             whys.append(error)
             continue
         others = {name: count for name, count in found.others.items() if name not in names}
-        tasks += [_task(kernel, problem, typed) for problem in found.problems]
+        tasks += [task(kernel, problem, typed) for problem in found.problems]
     if not tasks:
         raise whys[0]
     return Wanted(tuple(tasks), (f"skipped {rows_of_others(others)}",) if others else ())
@@ -128,13 +141,15 @@ def _document(path: Path) -> dict[str, Any]:
     except ImportError as error:
         raise MissingEngine(f"{path} needs PyYAML, which is not installed; pip install 'tunesmith[yaml]'") from error
     try:
-        found: Any = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
+        found: Any = _loaded(path.read_text(encoding="utf-8-sig"))
+    except BadInput as error:
+        raise BadInput(f"{path} {error}") from None
     except FileNotFoundError:
         raise BadInput(f"there is no file {str(path)!r}") from None
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"{path} can't be read as a YAML file: {error}") from None
     except yaml.YAMLError as error:
         raise BadInput(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: bytes that are no text, a date that is none
+        raise BadInput(f"{path} can't be read as a YAML file: {error}") from None
     if not isinstance(found, dict):
         raise BadInput(f"{path} is no mapping; needed: problems, and as wanted {', '.join(_TOP)}")
     document = cast("dict[Any, Any]", found)
@@ -144,7 +159,49 @@ def _document(path: Path) -> dict[str, Any]:
     return {str(name): value for name, value in document.items()}
 
 
-def _read_yaml(path: Path, kernels: Sequence[TunedKernel], typed: Limits) -> Wanted:
+def _loaded(text: str) -> Any:
+    """What a YAML text says.
+
+    Raises:
+        BadInput: for a mapping with a key twice, of which YAML would drop the first.
+    """
+    import yaml
+
+    loader: Any = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        _refuse_twice(node)
+        return None if node is None else loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _refuse_twice(top: Any) -> None:
+    """Before merges (`<<`) are resolved: what overrides a merged key is not given twice."""
+    nodes, seen = [top], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen or not isinstance(getattr(node, "value", None), list):
+            continue
+        seen.add(id(node))
+        lines: dict[tuple[str, str], int] = {}
+        for part in node.value:
+            nodes += part if isinstance(part, tuple) else [part]
+            if isinstance(part, tuple):
+                _note_key(part[0], lines)
+
+
+def _note_key(key: Any, lines: dict[tuple[str, str], int]) -> None:
+    spelled, line = (str(key.tag), str(key.value)), key.start_mark.line + 1
+    if spelled in lines:
+        raise BadInput(
+            f"line {line}: {key.value!r} is given twice, the first time in line {lines[spelled]}; write one of them, "
+            "or two blocks"
+        )
+    lines[spelled] = line
+
+
+def _read_yaml(path: Path, kernels: Sequence[TunedKernel], typed: Limits, task: _MakeTask) -> Wanted:
     document = _document(path)
     blocks = document.get("problems")
     if not isinstance(blocks, list) or not blocks:
@@ -155,25 +212,32 @@ def _read_yaml(path: Path, kernels: Sequence[TunedKernel], typed: Limits) -> Wan
         where = f"{path}, block {number} of problems"
         if not isinstance(block, dict):
             raise BadInput(f"{where} is {block!r}; good: fields and their values, as {{M: [1, 16], N: 4096}}")
-        tasks += _of_block(cast("dict[Any, Any]", block), where, kernels, typed, usual)
+        tasks += _of_block(cast("dict[Any, Any]", block), where, kernels, (typed, usual), task)
         if len(tasks) > MOST:
             raise BadInput(f"{where}: more than {MOST:,} problems; is a product of axes wanted here?")
     return Wanted(tuple(tasks))
 
 
 def _of_block(
-    block: Mapping[Any, Any], where: str, kernels: Sequence[TunedKernel], typed: Limits, usual: Limits
-) -> Iterator[Task]:
+    block: Mapping[Any, Any], where: str, kernels: Sequence[TunedKernel], around: tuple[Limits, Limits],
+    task: _MakeTask,
+) -> Iterator[Task]:  # fmt: skip
+    """The tasks of a block.
+
+    Args:
+        around: limits that go before the block's own, and after them.
+    """
     whose = block.get("kernel")
     names = [kernel.kernel.name for kernel in kernels]
     if whose is not None and whose not in names:
         raise BadInput(f"{where}: {unknown('kernel', whose, names)}")
+    typed, usual = around
     limits = typed.over(_limits(block, where)).over(usual)
     mine = [kernel for kernel in kernels if whose in (None, kernel.kernel.name)]
     for fields in _product(block, where):
         for kernel in mine:
             try:
-                yield _task(kernel, kernel.problem(Problem(fields)), limits)
+                yield task(kernel, kernel.problem(Problem(fields)), limits)
             except ProblemError as error:
                 raise ProblemError(f"{where}: {kernel.kernel.name}: {error}") from None
 
@@ -246,10 +310,10 @@ def _spanned(name: object, said: Mapping[Any, Any], where: str) -> Iterator[int]
 def _limits(said: Mapping[Any, Any], where: str) -> Limits:
     budget, launches, strategy = (said.get(name) for name in ("budget", "launches", "strategy"))
     number = isinstance(budget, (int, float)) and not isinstance(budget, bool)
-    if budget is not None and not (number and budget > 0 and math.isfinite(budget)):
+    if budget is not None and not (number and 0 < budget <= sys.float_info.max):
         raise BadInput(f"{where}: budget is {budget!r}; good values: a number of seconds above 0")
     if launches is not None and (type(launches) is not int or launches < 1):
         raise BadInput(f"{where}: launches is {launches!r}; good values: a number of timed launches from 1")
-    if strategy is not None and strategy not in STRATEGIES:
+    if strategy is not None and (not isinstance(strategy, str) or strategy not in STRATEGIES):
         raise BadInput(f"{where}: {unknown('strategy', strategy, STRATEGIES)}")
     return Limits(None if budget is None else float(budget), launches, strategy)

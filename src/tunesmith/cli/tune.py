@@ -159,7 +159,7 @@ class _Result:
     """What came of one problem: a Summary, an error when nothing works, or neither when Ctrl-C ended it.
 
     Attributes:
-        bad: the fault is the user's.
+        bad: the fault is the user's. hopeless: nothing works, and nothing was left untried.
         before: what was stored for it.
     """
 
@@ -167,6 +167,7 @@ class _Result:
     summary: Summary | None
     error: str = ""
     bad: bool = False
+    hopeless: bool = False
     before: Choice | None = None
 
     @property
@@ -268,7 +269,7 @@ class _Session:
 
         def listen(event: Event) -> None:
             progress(event)
-            if isinstance(event, Summary):
+            if isinstance(event, Summary) and event.key == key:
                 heard.append(event)
 
         if self.into is not None:
@@ -283,10 +284,13 @@ class _Session:
                     near=self.near, **arguments,
                 )  # fmt: skip
         except (NoWorkingConfig, BudgetEnded, Busy) as error:
-            if len(self.problems) == 1 and not isinstance(error, NoWorkingConfig):
+            seen = heard[-1] if heard else None
+            failed = seen is not None and any(seen.failures)
+            if len(self.problems) == 1 and not failed and not isinstance(error, NoWorkingConfig):
                 raise
             progress.close()
-            return _Result(problem, heard[-1] if heard else None, str(error), before=before)
+            hopeless = failed and isinstance(error, NoWorkingConfig)
+            return _Result(problem, seen, str(error), hopeless=hopeless, before=before)
         if self.into is not None:
             self.into.take(self.kernel, key, arguments, summary, before, isolate)
         return _Result(problem, summary, before=before)
@@ -295,7 +299,7 @@ class _Session:
         """Keep in the journal what failed, and what failed before and works now."""
         journal = self._journal
         try:
-            if result.error and result.summary is not None and any(result.summary.failures):
+            if result.hopeless:
                 journal.failed(key, ": ".join(line.strip() for line in result.error.splitlines()[:2]))
             elif not result.error and journal.failure(key) is not None:
                 journal.worked(key)

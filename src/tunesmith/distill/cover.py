@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Generic, TypeAlias, TypeVar
 
 from tunesmith.errors import BadInput, unknown
@@ -160,15 +160,15 @@ def _farthest(sections: Sequence[Section[T]], start: int, max_loss: float) -> tu
 
 def _padded(sections: Sequence[Section[T]], how: Rule, max_loss: float) -> dict[int, T]:
     """A row for each key that some size is padded to: none can be left out, and no size can choose another."""
-    upto = sections[-1].last
     alive: dict[int, dict[T, float]] = {}
     at = 0
-    for size in range(sections[0].first, upto + 1):
-        at += size > sections[at].last
-        key, losses = how.padded(size), sections[at].losses
-        known = alive.get(key)
-        here = losses if known is None else {d: max(most, losses[d]) for d, most in known.items() if d in losses}
-        alive[key] = {d: loss for d, loss in here.items() if loss <= max_loss}
+    for first, last, key in how.padded_runs(sections[0].first, sections[-1].last):
+        while sections[at].last < first:
+            at += 1
+        for section in takewhile(lambda one, last=last: one.first <= last, sections[at:]):
+            known, losses = alive.get(key), section.losses
+            here = losses if known is None else {d: max(most, losses[d]) for d, most in known.items() if d in losses}
+            alive[key] = {d: loss for d, loss in here.items() if loss <= max_loss}
     for key, left in alive.items():
         if not left:
             raise BadInput(

@@ -174,7 +174,8 @@ class HeldBack:
     """What problems lose that were left out when the table, or the tree, was made.
 
     Attributes:
-        losses: of each problem; infinite where the Config was never measured on it, or failed.
+        losses: of each problem; infinite where the Config was never measured on it, or failed, and where none could be
+            told without the problem.
     """
 
     losses: Mapping[Problem, float]
@@ -220,14 +221,19 @@ def held_back(
     """What each problem loses with what was made of the problems of the other parts.
 
     Args:
-        make: from groups to what decides for a problem; `None` where it can't.
+        make: from groups to what decides for a problem; `None` where it can't. When it raises BadInput, nothing can be
+            made of these groups.
     """
     losses: dict[Problem, float] = {}
     for held in folds_of(groups, folds):
         kept = [left for group in groups if (left := group.without(held)).sizes]
         if not kept:
             continue
-        decide = make(kept)
+        try:
+            decide = make(kept)
+        except BadInput:  # what is left is no reason to refuse what can be made of all
+            losses.update(dict.fromkeys(held, math.inf))
+            continue
         for group in groups:
             for one in group.sizes.values():
                 config = decide(one.problem) if one.problem in held else None
@@ -239,8 +245,19 @@ def held_back(
 def by_table(
     size: str, by: str, max_loss: float, fill: Fill = as_they_are
 ) -> Callable[[Sequence[Group]], Callable[[Problem], Config | None]]:
-    """For `held_back`: the smallest table."""
-    return lambda groups: table_of(fill(groups), size, by, max_loss).decide
+    """For `held_back`: the smallest table; with a larger bound where a reader that pads can't meet this one without the
+    problems that are held back."""
+
+    def make(groups: Sequence[Group]) -> Callable[[Problem], Config | None]:
+        filled = fill(groups)
+        for bound in (max_loss, *[level for level in LEVELS if level > max_loss]):
+            try:
+                return table_of(filled, size, by, bound).decide
+            except BadInput:
+                continue
+        return table_of(filled, size, by, math.inf).decide
+
+    return make
 
 
 def by_tree(

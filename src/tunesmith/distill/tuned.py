@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tunesmith.core.config import Config
 from tunesmith.core.device import known_devices
+from tunesmith.core.key import Key
 from tunesmith.core.outcome import Measured, Recording, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, unknown
@@ -19,7 +21,7 @@ from tunesmith.recording import read_json
 from tunesmith.refresh import side_by_side
 from tunesmith.store import Store
 from tunesmith.tables.native import FORMAT as TABLE
-from tunesmith.tables.native import NativeTable, from_store
+from tunesmith.tables.native import NativeTable
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,11 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Collection:
-    """Many problems of one kernel on one device, and what they were found under."""
+    """Many problems of one kernel on one device, and what they were found under.
+
+    Attributes:
+        left_out: what was not taken, as it was found under something else, in words.
+    """
 
     kernel: str
     device: str
@@ -52,6 +58,7 @@ class Collection:
     fingerprint: str = ""
     protocol: str = ""
     soft: Mapping[str, str] = field(default_factory=dict[str, str])
+    left_out: str = ""
 
 
 def tuned_of(problem: Problem, trials: Sequence[Trial]) -> Tuned | None:
@@ -76,7 +83,8 @@ def tuned_of(problem: Problem, trials: Sequence[Trial]) -> Tuned | None:
 
 
 def of_store(store: Store, kernel: str, device: str = "") -> Collection:
-    """What is stored of a kernel, in the state in which it was tuned last.
+    """What is stored of a kernel, in the state in which it was tuned last: of one source, environment and way of
+    measuring, under the same versions. `left_out` says what is there besides.
 
     Args:
         device: `Device.identity`; needed where there are several.
@@ -84,7 +92,8 @@ def of_store(store: Store, kernel: str, device: str = "") -> Collection:
     Raises:
         BadInput: when nothing is stored of it, or of several devices.
     """
-    devices = sorted({key.device for key in store.keys(kernel) if store.choice(key) is not None})
+    stored = [(key, choice) for key in store.keys(kernel) if (choice := store.choice(key)) is not None]
+    devices = sorted({key.device for key, _ in stored})
     if not devices:
         every = store.keys()
         raise BadInput(unknown("kernel", kernel, sorted({key.kernel for key in every})) + "; or give files")
@@ -92,15 +101,27 @@ def of_store(store: Store, kernel: str, device: str = "") -> Collection:
         raise BadInput(unknown(f"device of {kernel}", device, devices))
     if len(devices) > 1 and not device:
         raise BadInput(f"{kernel} is stored for several devices: give one, --device {' or '.join(map(repr, devices))}")
-    head = from_store(store, kernel, device or devices[0])
-    state = (head.device, head.fingerprint, head.protocol)
-    found: list[Tuned | None] = []
-    for key in store.keys(kernel):
-        stored = store.choice(key)
-        if stored is not None and (key.device, key.fingerprint, key.protocol) == state and key.problem in head.rows:
-            found.append(tuned_of(stored.choice.measured_at or key.problem, store.trials(key)))
+    here = [(replace(key, soft=choice.soft), choice) for key, choice in stored if key.device == (device or devices[0])]
+    last, _ = max(here, key=lambda pair: pair[1].at)
+    others = Counter(why for key, _ in here if (why := _another_state(key, last)))
+    found = [
+        tuned_of(choice.choice.measured_at or key.problem, [t for t in store.trials(key) if _found_so(t, last)])
+        for key, choice in here if not _another_state(key, last)
+    ]  # fmt: skip
+    left_out = "; ".join(f"{count} × {why}" for why, count in others.items())
     tuned = tuple(one for one in found if one is not None)
-    return Collection(kernel, head.device, tuned, head.fingerprint, head.protocol, head.soft)
+    return Collection(kernel, last.device, tuned, last.fingerprint, last.protocol, last.soft, left_out)
+
+
+def _another_state(key: Key, last: Key) -> str:
+    """In what a Key's state differs from that of the one chosen last, in words; empty where it does not."""
+    same_problem = replace(key, problem=last.problem)
+    return ", ".join([*last.differences(same_problem), *last.stale(key.soft)])
+
+
+def _found_so(trial: Trial, key: Key) -> bool:
+    """Whether a Trial is of a Key's versions; an older store does not say."""
+    return not trial.soft or not key.stale(trial.soft)
 
 
 def of_recording(recording: Recording) -> Collection:

@@ -17,12 +17,11 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Measured, Trial, Untried, trial_from_data, trial_to_data
 from tunesmith.core.space import Space
 from tunesmith.errors import BudgetEnded, Busy
-from tunesmith.events import Summary
+from tunesmith.events import BUDGET, Summary
 from tunesmith.measure.failure import all_failed
 from tunesmith.ranks.board import Board, Lease, Watch, who
 from tunesmith.ranks.trying import outcomes
 from tunesmith.tracks import Asked, Decided, meanwhile
-from tunesmith.tune import BUDGET
 from tunesmith.tune import search as search_alone
 
 #: Configs in a part: enough for the compilers of one rank, few enough that ranks end together.
@@ -136,7 +135,7 @@ def search(asked: Asked, parts: Parts) -> Decided:
     finalists = sorted(times, key=lambda config: times[config])[:FINALISTS]
     if not finalists:
         failed = [(c, t.outcome) for c, t in theirs.items() if isinstance(t.outcome, Failed)]
-        if failed:
+        if len(failed) == len(legal):  # else the budget ended before those that may work
             raise all_failed(subject.kernel.name, subject.exact.text, failed, None)
         return meanwhile(asked.default(), BUDGET), None
     left = replace(effort, budget_s=None if effort.budget_s is None else (1 - SHARE) * effort.budget_s)

@@ -171,6 +171,8 @@ def sweep_tables(outcome: Outcome) -> RenderableType:
     for device in sorted({result.device for _, result in outcome.results}):
         mine = [(task, result) for task, result in outcome.results if result.device == device]
         parts += [Text(device, style="bold"), _table(mine), Text("")]
+    for name, why in outcome.given_up:
+        parts.append(Text(f"{name} was given up: {first_line(why)}", style="red"))
     if outcome.left:
         parts.append(Text(f"{count(len(outcome.left), 'problem')} not done: {outcome.left[0][1]}", style="red"))
     return Group(*parts)

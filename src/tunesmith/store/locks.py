@@ -156,11 +156,12 @@ class Locks:
     def devices(self, names: Sequence[str], wait_s: float | None) -> Generator[bool]:
         """Whether this thread alone measures on devices of this host, whatever store a process uses.
 
-        They are taken in one order by everybody, so that of two who want some of the same nobody waits in a circle.
+        They are taken in one order by everybody, so that of two who want some of the same nobody waits in a circle. A
+        thread that holds some already has had its turn: for more it does not wait.
         """
         held, wanted = _held, sorted(set(names))
         mine = [self._folder / name for name in wanted]
-        wait_s = 0.0 if any(other not in mine for other in held.devices) else wait_s
+        wait_s = 0.0 if held.devices and any(name not in held.devices for name in mine) else wait_s
         end = None if wait_s is None else monotonic() + wait_s
         with ExitStack() as taken:
             for name in wanted:

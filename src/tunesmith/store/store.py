@@ -114,9 +114,18 @@ class Store:
         """
         return next(iter(self._by_distance(key)), None)
 
-    def near(self, key: Key, n: int, *, anywhere: bool = False) -> list[Key]:
-        """The same, up to `n` of them that are of the same kind of device, or of any."""
-        return [known for known in self._by_distance(key) if anywhere or known.device == key.device][:n]
+    def near(self, key: Key, n: int, *, anywhere: bool = False, alike: bool = False) -> list[Key]:
+        """The same, up to `n` of them that are of the same kind of device, or of any.
+
+        Args:
+            alike: only those of the same source, measured in the same way.
+        """
+        mine = (key.fingerprint, key.protocol)
+        return [
+            known for known in self._by_distance(key)
+            if (anywhere or known.device == key.device)
+            and (not alike or (known.fingerprint, known.protocol) == mine)
+        ][:n]  # fmt: skip
 
     def _by_distance(self, key: Key) -> list[Key]:
         others = (known for known in self._keys(key.kernel, chosen=True, limit=NEAREST_AMONG) if known != key)
@@ -168,7 +177,7 @@ class Store:
 
         Yields:
             Whether it is held: False after `wait_s` in vain (`None`: no limit), and at once when this thread holds
-            another device's lock and this one is taken.
+            another device's lock, or only some of these, and this one, or another of these, is taken.
         """
         return self._locks.devices((device,) if isinstance(device, str) else device, wait_s)
 

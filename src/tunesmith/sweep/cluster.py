@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +16,7 @@ from tunesmith.remote import OPEN_S
 from tunesmith.sweep import work
 from tunesmith.sweep.devices import Place
 from tunesmith.sweep.task import Task
-from tunesmith.sweep.workers import Lost, Orders, Refused
+from tunesmith.sweep.workers import STOP_S, Lost, Orders, Refused
 
 #: An actor that the cluster has no room for is waited for so long; its node may have to be started first.
 PLACED_S = 600.0
@@ -28,14 +29,32 @@ class Actor:
 
     def begin(self, jobs: int | None, share: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         """As of `work`, with `jobs` compilers at once; `None` for one of `share` parts of this node's cores."""
+        import ray
+
         os.environ["TUNESMITH_JOBS"] = str(jobs or max(1, usable_cores() // share))
-        return work.begin(**asked)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it; it is how `tune` is stopped
+        node = ray.get_runtime_context().get_node_id()
+        return {**work.begin(**asked), "pid": os.getpid(), "node": node}
 
     def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
         return work.still_known(entries)
 
     def tune(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        return work.tune(task, tell=lambda said: None)
+        """As of `work`; when it is interrupted, what has been stored of it (`interrupted`)."""
+        try:
+            return work.tune(task, tell=lambda said: None)
+        except KeyboardInterrupt:
+            return {"interrupted": work.in_hand()}
+
+
+def interrupt(pid: int) -> None:
+    """Ctrl-C for a process of this node."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGINT)
+
+
+class _ToldToStop(Lost):
+    """It runs, and is to end."""
 
 
 class Cluster:
@@ -110,28 +129,50 @@ class RayWorker:
         self._ray, self._options, self._place, self._orders = ray, actor, place, orders
         self._jobs, self._share = jobs, share
         self._actor: Any = None
+        self._pid, self._node = 0, ""
         self._stopped = False
 
     def begin(self) -> Mapping[str, Any]:
         self._actor = self._options.remote()
         jobs = len(self._place.cores) or self._jobs
         asked = {"cores": list(self._place.cores), **asdict(self._orders)}
-        return self._ask(self._actor.begin.remote(jobs, self._share, asked), PLACED_S + OPEN_S)
+        hello = self._ask(self._actor.begin.remote(jobs, self._share, asked), PLACED_S + OPEN_S)
+        self._pid, self._node = int(hello["pid"]), str(hello["node"])
+        return hello
 
     def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
         return self._ask(self._actor.still_known.remote(list(entries)), OPEN_S)
 
     def tune(self, task: Task, heard: Callable[[Any], object]) -> Mapping[str, Any]:
-        # a search without a budget may take hours, and says nothing meanwhile
-        limit_s = None if task.budget_s is None else task.budget_s + OPEN_S + options().wait_s
-        return self._ask(self._actor.tune.remote(asdict(task)), limit_s)
+        # a search without a budget may take hours, and says nothing meanwhile; so may one that an adviser gives another
+        known = task.budget_s is not None and not self._orders.adviser
+        limit_s = (task.budget_s or 0.0) + OPEN_S + options().wait_s if known else None
+        reference = self._actor.tune.remote(asdict(task))
+        try:
+            said = self._ask(reference, limit_s)
+        except _ToldToStop:
+            self._interrupt()
+            ready = self._ray.wait([reference], timeout=STOP_S)[0]
+            said = self._ask(reference, 0.0) if ready else {"interrupted": ""}
+        if "interrupted" in said:
+            raise Lost("it was told to stop", said["interrupted"])
+        return said
+
+    def _interrupt(self) -> None:
+        """Let the actor put away what it has measured: Ray itself stops no call of an actor that runs."""
+        ray = self._ray
+        if self._node == ray.get_runtime_context().get_node_id():
+            interrupt(self._pid)
+            return
+        there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(self._node, soft=False)
+        ray.remote(interrupt).options(num_cpus=0, scheduling_strategy=there).remote(self._pid)
 
     def _ask(self, reference: Any, limit_s: float | None) -> Any:
         ray, waited_s = self._ray, 0.0
         while not ray.wait([reference], timeout=_TICK_S)[0]:
             waited_s += _TICK_S
             if self._stopped:
-                raise Lost("it was told to stop")
+                raise _ToldToStop("it was told to stop")
             if limit_s is not None and waited_s > limit_s:
                 raise Lost(f"it said nothing for more than {limit_s:g} s")
         try:

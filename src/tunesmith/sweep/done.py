@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from tunesmith.files import add_line
 from tunesmith.sweep.task import Result, Task
 
 
@@ -29,6 +31,7 @@ class Done:
         self.path = folder / "sweeps" / f"{digest}.jsonl"
         self._tasks = {task.digest: task for task in tasks}
         self._lock = threading.Lock()
+        self._file: IO[bytes] | None = None
 
     def results(self) -> dict[str, dict[Task, Result]]:
         """By device's identity, what came of each task that is done."""
@@ -46,9 +49,32 @@ class Done:
             found.setdefault(result.device, {})[task] = result
         return found
 
-    def forget(self) -> None:
-        """Begin anew."""
-        self.path.unlink(missing_ok=True)
+    @contextmanager
+    def in_use(self) -> Generator[None]:
+        """Within this scope no other driver of this sweep forgets what this one notes."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = self.path.open("ab")
+        except OSError:  # nothing can be noted either, which `add` says
+            yield
+            return
+        with file:
+            self._file = file
+            _lock(file, exclusive=False)
+            try:
+                yield
+            finally:
+                self._file = None
+
+    def forget(self) -> bool:
+        """Begin anew; whether that may be: not while another driver is in the midst of this sweep."""
+        if self._file is None:
+            return False
+        alone = _lock(self._file, exclusive=True)
+        if alone:
+            self._file.truncate(0)
+        _lock(self._file, exclusive=False)  # asking for it alone has let go of it
+        return alone
 
     def add(self, task: Task, result: Result) -> None:
         """Note that a task is done.
@@ -57,11 +83,20 @@ class Done:
             OSError: when it cannot be written.
         """
         said: Mapping[str, Any] = {"task": task.digest, "result": {**asdict(result), "row": ""}}
-        line = ("\n" + json.dumps(said, sort_keys=True) + "\n").encode()  # its predecessor may be torn
         with self._lock:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            try:
-                os.write(handle, line)  # one write: it is there whole, or its reader skips it
-            finally:
-                os.close(handle)
+            add_line(self.path, json.dumps(said, sort_keys=True).encode())
+
+
+def _lock(file: IO[bytes], exclusive: bool) -> bool:
+    """Lock a file with whoever else has it, or alone; whether that is possible. It is let go when it is closed."""
+    if sys.platform == "win32":
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nobody else can be told of
+        return True
+    return True

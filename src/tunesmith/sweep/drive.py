@@ -57,12 +57,19 @@ class Outcome:
     Attributes:
         results: of each task on each kind of device, in the order in which they ended.
         left: tasks that came to no end on some kind of device, each with why.
+        given_up: devices on which nothing runs (any more), each with why.
         interrupted: whether Ctrl-C ended it.
     """
 
     results: tuple[tuple[Task, Result], ...]
     left: tuple[tuple[Task, str], ...]
+    given_up: tuple[tuple[str, str], ...] = ()
     interrupted: bool = False
+
+    @property
+    def good(self) -> bool:
+        """Whether every problem is done and every device served."""
+        return not (self.left or self.given_up or any(result.fate == "failed" for _, result in self.results))
 
 
 class Sweep:
@@ -103,7 +110,9 @@ class Sweep:
             pool.shutdown(wait=False)
         for one in serving:
             one.result()
-        return Outcome(tuple(self._results), tuple(self._left(interrupted)), interrupted)
+        return Outcome(
+            tuple(self._results), tuple(self._left(interrupted)), tuple(self._gone.items()), interrupted
+        )  # fmt: skip
 
     def stop(self) -> None:
         """End all workers; each keeps what it has measured."""
@@ -182,6 +191,7 @@ class Sweep:
             except Refused as error:
                 said = {"fate": "failed", "device": identity, "error": str(error)}
             except Lost as error:
+                self._keep(name, error.row)
                 if self._stopping.is_set():
                     return True
                 self._tell("trouble", name, f"{task.title}: the worker is lost: {error}")
@@ -192,16 +202,16 @@ class Sweep:
             for warning in said.pop("warnings", []):
                 self._tell("trouble", name, warning)
             result = Result.from_data(said)
-            self._keep(name, result)
+            self._keep(name, result.row)
             self._note(name, task, result)
             self._queue.done(number, identity, result)
 
-    def _keep(self, name: str, result: Result) -> None:
+    def _keep(self, name: str, row: str) -> None:
         """Into the driver's store, what a worker with another one has found."""
-        if not result.row:
+        if not row:
             return
         try:
-            add_text(self._store, result.row)
+            add_text(self._store, row)
         except StoreError as error:
             self._tell("trouble", name, str(error))
 

@@ -6,7 +6,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, TypeAlias
+from types import NoneType
+from typing import Any, Literal, TypeAlias, get_args
 
 from tunesmith.core.problem import Problem
 
@@ -85,6 +86,22 @@ class Result:
         """What another process said; what is more is left out.
 
         Raises:
-            TypeError: when something is missing.
+            TypeError: when something is missing, or is not what it should be.
         """
-        return cls(**{field.name: data[field.name] for field in fields(cls) if field.name in data})
+        found = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        for name, value in found.items():
+            good = _TYPES[name]
+            if not isinstance(value, good) or (isinstance(value, bool) and bool not in good):
+                raise TypeError(f"{name} is {value!r}; expected {' or '.join(kind.__name__ for kind in good)}")
+        if found.get("fate") not in get_args(Fate):
+            raise TypeError(f"fate is {found.get('fate')!r}; good ones: {', '.join(get_args(Fate))}")
+        return cls(**found)
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("fate", "device", "partial", "error", "row"), (str,)),
+    **dict.fromkeys(("ties", "measured", "failed", "known"), (int,)),
+    **dict.fromkeys(("seconds", "compile_s", "measure_s"), (int, float)),
+    "config": (dict, NoneType), "key": (dict, NoneType), "soft": (dict,), "median_s": (int, float, NoneType),
+    "deadly": (bool,),
+}  # fmt: skip

@@ -13,10 +13,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tunesmith.core.device import Device
+from tunesmith.core.device import Device, device_of, spell_cores
 from tunesmith.core.key import Key
 from tunesmith.core.problem import Problem
-from tunesmith.errors import BadInput, BudgetEnded, Busy, MissingEngine, NoWorkingConfig, TunesmithWarning, WorkerLost
+from tunesmith.errors import (
+    BadInput,
+    BudgetEnded,
+    Busy,
+    MissingEngine,
+    NoWorkingConfig,
+    TunesmithError,
+    TunesmithWarning,
+    WorkerLost,
+)
 from tunesmith.events import Compiled, Event, Sampled, Started, Summary, watched
 from tunesmith.journal import Journal
 from tunesmith.options import options
@@ -25,9 +34,9 @@ from tunesmith.store import default_store
 from tunesmith.store.exchange import entry_text
 from tunesmith.store.place import host
 from tunesmith.subject import Subject
-from tunesmith.sweep.advice import Advice, Adviser, neighbours
+from tunesmith.sweep.advice import Advice, Named, advice_for, adviser_at
+from tunesmith.sweep.devices import usable_cores
 from tunesmith.sweep.task import Result, Task
-from tunesmith.targets import attribute_of, module_of
 from tunesmith.tuned import TunedKernel
 from tunesmith.worker import kernel_at
 
@@ -42,18 +51,21 @@ class _Work:
     """What this process is for, from `begin` on.
 
     Attributes:
-        identity: of its device. kind: of device.
+        identity: of its device. kind: of device. device: what is known of it, `None` of a simulated one that is in
+            no table.
         retry: whether what failed before is tried again. send: whether the driver has another store.
-        warned: what the driver was told once.
+        warned: what the driver was told once. key: of the latest search.
     """
 
     identity: str
     kind: str
     retry: bool
-    adviser: Adviser | None
+    adviser: Named | None
+    device: Device | None = None
     send: bool = False
     kernels: dict[str, TunedKernel] = field(default_factory=dict[str, TunedKernel])
     warned: set[str] = field(default_factory=set[str])
+    key: Key | None = None
 
     def kernel(self, target: str) -> TunedKernel:
         if target not in self.kernels:
@@ -78,15 +90,18 @@ def begin(cores: Sequence[int], simulates: str, retry: bool, adviser: str, store
         `identity` and `kind` of the device, and `host`.
     """
     if cores and hasattr(os, "sched_setaffinity"):
+        missing = sorted({*cores} - {*usable_cores()})
+        if missing:
+            raise BadInput(f"core {missing[0]} is not one of this process's on {host()}: {spell_cores(usable_cores())}")
         os.sched_setaffinity(0, cores)
     options.cache_clear()
     keep_workers()
-    identity = simulates or _device(bool(cores)).identity
+    device = device_of(simulates) if simulates else _device(bool(cores))
+    identity = simulates if device is None else device.identity
     mine = default_store()
     shared = [host() if not mine.network else store[0], os.path.realpath(mine.folder)] == list(store)
-    place, _, attribute = adviser.rpartition(":")
-    advises = attribute_of(module_of(place), attribute) if adviser else None
-    _work[:] = [_Work(identity, identity.partition(":")[0], retry, advises, send=not shared)]
+    advises = adviser_at(adviser) if adviser else None
+    _work[:] = [_Work(identity, identity.partition(":")[0], retry, advises, device, send=not shared)]
     return {"identity": identity, "kind": _work[0].kind, "host": host()}
 
 
@@ -111,7 +126,8 @@ def _device(is_cpu: bool) -> Device:
 def still_known(entries: Sequence[Mapping[str, Any]]) -> list[int]:
     """Of what an earlier run of a sweep has finished, which needs not be looked at again: indices of `entries`.
 
-    An entry holds as long as kernel, environment and versions are those of now and the store has the Choice.
+    An entry holds as long as kernel, Space, reference, environment and versions are those of now and the store has the
+    Choice.
     """
     [work] = _work
     return [number for number, entry in enumerate(entries) if _holds(work, entry)]
@@ -119,16 +135,11 @@ def still_known(entries: Sequence[Mapping[str, Any]]) -> list[int]:
 
 def _holds(work: _Work, entry: Mapping[str, Any]) -> bool:
     try:
-        kernel, key = work.kernel(entry["target"]), Key.from_data(entry["key"])
-        key = replace(key, soft=dict(kernel.kernel.versions()))
-        fingerprint = kernel.kernel.fingerprint() + kernel.declared.spec_fingerprint
-        environment = tuple(sorted(kernel.kernel.environment().items()))
-    except (BadInput, MissingEngine, ValueError, TypeError, LookupError, AttributeError):
+        return work.device is not None and work.kernel(entry["target"]).of_today(
+            Key.from_data(entry["key"]), work.device
+        )
+    except (TunesmithError, ValueError, TypeError, LookupError, AttributeError):
         return False  # it is looked at, and the search says what is wrong
-    if key.device != work.identity or key.fingerprint != fingerprint or key.environment != environment:
-        return False
-    stored = default_store().choice(key)
-    return stored is not None and not key.stale(stored.soft)
 
 
 def tune(task: Mapping[str, Any], tell: Tell | None = None) -> dict[str, Any]:
@@ -147,6 +158,12 @@ def tune(task: Mapping[str, Any], tell: Tell | None = None) -> dict[str, Any]:
     new = [text for text in dict.fromkeys(str(one.message) for one in said) if text not in work.warned]
     work.warned.update(new)
     return {**asdict(replace(result, seconds=time.monotonic() - start)), "warnings": new}
+
+
+def in_hand() -> str:
+    """What this worker's store has of the latest search, which was stopped; empty where the driver has the same."""
+    [work] = _work
+    return "" if work.key is None or not work.send else entry_text(default_store(), work.key)
 
 
 def _tuned(work: _Work, task: Task, tell: Tell) -> Result:
@@ -176,20 +193,21 @@ def _searched(
 ) -> Result:  # fmt: skip
     """Search; what does not work at all is noted, so that it is not tried again."""
     heard: list[Summary] = []
-    key, error, summary = subject.key, "", None
-    advice = (work.adviser and work.adviser(subject, neighbours(subject, default_store()))) or Advice()
+    work.key = subject.key
+    key, error, hopeless, summary = subject.key, "", False, None
     try:
-        with watched(_Listener(tell, heard)):
+        advice = Advice() if work.adviser is None else advice_for(subject, default_store(), work.adviser)
+        with watched(_Listener(key, tell, heard)):
             summary = kernel.tune(
                 budget_s=advice.budget_s or task.budget_s, launches=advice.launches or task.launches,
                 strategy=advice.strategy or task.strategy, isolate=_isolated(kernel, arguments),
                 first=advice.first, **arguments,
             )  # fmt: skip
     except (NoWorkingConfig, BudgetEnded, Busy, BadInput, WorkerLost) as failure:
-        error = _first_lines(failure)
+        error, hopeless = _first_lines(failure), isinstance(failure, NoWorkingConfig)
     seen = summary or (heard[-1] if heard else None)
     try:
-        if error and seen is not None and any(seen.failures):
+        if hopeless and seen is not None and any(seen.failures):
             journal.failed(key, error)
         elif summary is not None and journal.failure(key) is not None:
             journal.worked(key)
@@ -231,14 +249,15 @@ def _first_lines(error: BaseException) -> str:
 
 @dataclass
 class _Listener:
-    """Hears a search and says now and then how far it is."""
+    """Hears a search of a Key and says now and then how far it is. What its candidates search is not heard."""
 
+    key: Key
     tell: Tell
     heard: list[Summary]
     told_at: float = 0.0
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Summary):
+        if isinstance(event, Summary) and event.key == self.key:
             self.heard.append(event)
         if not isinstance(event, (Started, Compiled, Sampled)):
             return

@@ -23,7 +23,15 @@ _MODULE = "tunesmith.sweep.work"
 
 
 class Lost(Exception):
-    """A worker is no more, or does not answer any more; the message says what became of it."""
+    """A worker is no more, or does not answer any more; the message says what became of it.
+
+    Args:
+        row: what its store has of the problem it had in hand, where that is not the driver's and it could still say so.
+    """
+
+    def __init__(self, message: str, row: str = "") -> None:
+        super().__init__(message)
+        self.row = row
 
 
 class Refused(Exception):

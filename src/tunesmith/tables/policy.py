@@ -6,9 +6,11 @@ with the keys of one table.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 from tunesmith.core.problem import next_power_of_two
@@ -44,6 +46,14 @@ class Step:
             return 1 << (size.bit_length() - 1)
         return self.to if self.fixed else -(-size // self.to) * self.to
 
+    def alike(self, padded: int) -> tuple[int, int | None]:
+        """(the first, the last) of the sizes that become a padded size, `None` for no last one; wherever it holds."""
+        if self.to == "pow2":
+            return padded // 2 + 1, padded
+        if self.to == "floor-pow2":
+            return padded, 2 * padded - 1
+        return (1, None) if self.fixed else (padded - self.to + 1, padded)
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -71,10 +81,40 @@ class Rule:
         Args:
             wide: the table's N, where a Step asks for it.
         """
+        step = self._step(size, level, wide)
+        return size if step is None else step(size)
+
+    def _step(self, size: int, level: int, wide: int) -> Step | None:
         for step in self.paddings[level]:
             if (step.upto is None or size <= step.upto) and wide >= step.wide + bool(step.wide):
-                return step(size)
-        return size
+                return step
+        return None
+
+    def padded_runs(self, first: int, upto: int) -> Iterator[tuple[int, int, int]]:
+        """(first, last, what the first level of `padded` looks for) of the sizes first…upto, in rising order."""
+        size = first
+        while size <= upto:
+            step, last = self._step(size, 0, 0), size
+            if step is not None:
+                ends = [end for end in (step.alike(step(size))[1], step.upto) if end is not None]
+                last = min([upto, *ends])
+            yield size, last, self.padded(size)
+            size = last + 1
+
+    def turns(self, keys: Iterable[int]) -> set[int]:
+        """Sizes at which another row may serve than below them: with these keys, every such size is among them."""
+        found = {step.upto + 1 for level in self.paddings for step in level if step.upto is not None}
+        ordered = sorted(keys)
+        for key in ordered:
+            found |= {key, key + 1}
+            for step in (step for level in self.paddings for step in level):
+                first, last = step.alike(key) if key > 0 else (1, None)
+                found |= {first} if last is None else {first, last + 1}
+            if self.reach is not None and key > 0:
+                ends = math.ceil(key / self.reach), math.floor(key * self.reach)
+                found |= {end + beside for end in ends for beside in (-1, 0, 1, 2)}
+        middles = [(one + other) // 2 for one, other in pairwise(ordered)] if self.kind == "nearest" else []
+        return found | {middle + beside for middle in middles for beside in (0, 1)}
 
     def sought(self, size: int, wide: int = 0) -> list[int]:
         """The keys that `padded` looks for, in order."""
@@ -201,7 +241,7 @@ class Ladder:
     def runs(self, upto: int) -> Iterator[tuple[int, int, int | None]]:
         """(first, last, key) of the sizes 1…upto that one row serves; key `None` where no row does."""
         start, current = 1, self._served(1)
-        for size in range(2, upto + 1):
+        for size in sorted(size for size in self.rule.turns(self.keys) if 1 < size <= upto):
             key = self._served(size)
             if key != current:
                 yield start, size - 1, current
