@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from tunesmith.core.config import Config
 from tunesmith.core.key import Key
+from tunesmith.core.notebook import choice_html, trials_html
 from tunesmith.core.outcome import Choice, Failed, Measured, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.measure.pick import Verdict
@@ -106,6 +107,10 @@ class Summary:
         kinds = [type(trial.outcome) for trial in self.trials]
         counts = {"measured": kinds.count(Measured), "failed": kinds.count(Failed), "cut": sum(self.cut.values())}
         return {**counts, "untried": self.cardinality - sum(counts.values())}
+
+    def _repr_html_(self) -> str:
+        chosen = "" if self.choice is None else choice_html(self.choice)
+        return chosen + trials_html(self.trials, f"{self.key.kernel}({self.key.problem}) on {self.key.device}")
 
 
 Event: TypeAlias = "Preparing | Started | Compiling | Compiled | Racing | Sampled | Step | Summary"
