@@ -26,6 +26,7 @@ from tunesmith.cli.guard import guard
 from tunesmith.cli.kernels import kernels
 from tunesmith.cli.output import CANNOT_TELL, GOOD, INTERRUPTED, NO, USAGE, Commands, installed, note
 from tunesmith.cli.record import record
+from tunesmith.cli.report import report
 from tunesmith.cli.sweep import sweep
 from tunesmith.cli.tune import tune
 from tunesmith.cli.verify import verify
@@ -43,6 +44,7 @@ app = typer.Typer(
 app.command()(tune)
 app.command()(sweep)
 app.command()(explain)
+app.command()(report)
 app.command()(verify)
 app.command()(record)
 app.command()(guard)

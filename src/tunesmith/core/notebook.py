@@ -71,10 +71,7 @@ def trials_html(trials: Iterable[Trial], caption: str = "") -> str:
     others = [(trial, trial.outcome) for trial in trials if not isinstance(trial.outcome, Measured)]
     ordered = [*sorted(measured, key=lambda one: one[1].median_s), *others]
     knobs = list(dict.fromkeys(name for trial, _ in ordered for name in trial.config))
-    rows = [
-        [*[trial.config.get(name, "–") for name in knobs], *_cells(outcome)]
-        for trial, outcome in ordered[:ROWS]
-    ]
+    rows = [[*[trial.config.get(name, "–") for name in knobs], *_cells(outcome)] for trial, outcome in ordered[:ROWS]]
     said = f"{len(measured):,} measured, {len(others):,} not"
     if len(ordered) > ROWS:
         said += f"; the first {ROWS} of {len(ordered):,}"

@@ -19,7 +19,7 @@ from tunesmith.report.html.rivals import Rival
 from tunesmith.report.table import Reason, Row, failure_reasons, rows_of
 from tunesmith.report.units import RESOURCES
 
-FORMAT = "tunesmith-report/1"
+FORMAT = "tunesmith-report-data/1"
 #: Trials of all problems together that get a row: a file of more takes seconds to open.
 ROWS = 30_000
 #: ... and of one problem at least, whatever the others have.
@@ -96,7 +96,7 @@ def search_data(search: Search, most: int) -> dict[str, Any]:
 
 
 def sampled(ordered: Sequence[Trial], most: int, kept: Collection[Config]) -> list[Trial]:
-    """The first half of `most`, those that are to be kept, and as many of the rest as there is room for, evenly spread."""
+    """The first half of `most`, those that are to be kept, and of the rest, evenly spread, what there is room for."""
     if len(ordered) <= most:
         return list(ordered)
     first = most // 2
@@ -146,6 +146,7 @@ def _columns(search: Search, shown: Sequence[Trial], ranked: Mapping[Config, Row
         "memory_bytes": [None if one is None else one.prediction.memory_bytes for one in points],
         "occupancy": [None if one is None else one.prediction.occupancy for one in points],
     }
+    began = None if search.verdict is None else search.verdict.winner.at
     known = [name for name in RESOURCES if any(one[name] is not None for one in resources)]
     return {
         "config": {name: [t.config.get(name) for t in shown] for name in knobs_of(shown)},
@@ -160,7 +161,7 @@ def _columns(search: Search, shown: Sequence[Trial], ranked: Mapping[Config, Row
         "p80_s": [high for _, high in spreads],
         "samples": [0 if one is None else len(one.samples) for one in measured],
         "last_round": [None if one is None else max(s.round for s in one.samples) for one in measured],
-        "in_race": [row is not None and search.verdict is not None and row.trial.at == search.verdict.winner.at for row in rows],
+        "in_race": [row is not None and row.trial.at == began for row in rows],
         "relative": [None if row is None else row.relative for row in rows],
         "mark": ["" if row is None else row.mark for row in rows],
         "resources": {name: [one[name] for one in resources] for name in known},

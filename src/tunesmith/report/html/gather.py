@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device, device_of, known_devices
@@ -22,9 +22,10 @@ from tunesmith.report.html.rivals import Rival
 from tunesmith.store import Store
 from tunesmith.tuned import TunedKernel
 
-T = TypeVar("T")
 #: what else decides for a problem, by name: (Key, exact Problem, device) → a Config, or why there is none
 Deciders: TypeAlias = "Mapping[str, Callable[[Key, Problem, Device], Config | str]]"
+#: of a Search whose kernel is not at hand
+NO_MODEL = Predicted(why="which kernel it is has not been said (TARGET), or it has no performance model (model=)")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Search:
     library_s: tuple[float, ...] = ()
     cut: Mapping[str, int] = field(default_factory=dict[str, int])
     untried: Mapping[str, int] = field(default_factory=dict[str, int])
-    predicted: Predicted = Predicted(why="no performance model is known: name the kernel, and give it model=")
+    predicted: Predicted = NO_MODEL
     rivals: tuple[Rival, ...] = ()
 
     @cached_property
@@ -99,7 +100,7 @@ def from_store(key: Key, store: Store) -> Search:
         raise BadInput(f"the store knows nothing of {key.kernel}({key.problem}); tunesmith tune measures it")
     choice = None if stored is None else stored.choice
     exact = choice.measured_at if choice is not None and choice.measured_at is not None else key.problem
-    soft = {} if stored is None else stored.soft
+    soft = dict[str, str]() if stored is None else stored.soft
     seen = dict(choice.candidates) if choice is not None else {}
     cut = {"left out by constraints": seen["cut"]} if seen.get("cut") else {}
     untried = {choice.partial or "not looked at": seen["untried"]} if choice is not None and seen.get("untried") else {}
@@ -113,14 +114,15 @@ def from_summary(summary: Summary) -> Search:
     looked_at = sum(summary.cut.values()) + len(summary.trials)
     rest = {summary.why_untried or "not looked at": summary.cardinality - looked_at}
     untried = rest if summary.cardinality > looked_at else {}
-    return Search(summary.key, exact, summary.trials, choice, "a search", summary.key.soft, {}, (), summary.cut, untried)
+    soft, cut = summary.key.soft, summary.cut
+    return Search(summary.key, exact, summary.trials, choice, "a search", soft, cut=cut, untried=untried)
 
 
 def from_recording(recording: Recording, name: str = "a recording") -> Search:
     """What was recorded. Nothing is chosen: the winner is what a search of these Trials would choose."""
     device = recording.device
     known = next((one.identity for one in known_devices() if one.name == device), device)
-    soft = next((dict(trial.soft) for trial in recording.trials if trial.soft), {})
+    soft = next((dict(trial.soft) for trial in recording.trials if trial.soft), dict[str, str]())
     key = Key(recording.kernel, "", recording.problem, known, recording.protocol, soft=soft)
     return Search(key, recording.problem, recording.trials, None, name, soft, dict(recording.meta), recording.library_s)
 
@@ -176,6 +178,6 @@ def informed(search: Search, kernel: TunedKernel, others: Deciders) -> Search:
     return with_rivals(with_model(search, kernel.declared.model), {"default": default, **others})
 
 
-def stored_searches(keys: Sequence[Key], store: Store) -> list[Search]:
-    """What the store knows of some Keys."""
-    return [from_store(key, store) for key in keys]
+def of_store(store: Store) -> list[Search]:
+    """All that is stored, the last used first."""
+    return [from_store(key, store) for key in store.keys(None)]

@@ -13,7 +13,7 @@ import platform
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import lru_cache
-from importlib import resources
+from importlib import metadata, resources
 from typing import Any
 
 from tunesmith.core.units import duration
@@ -33,9 +33,7 @@ def page(searches: Sequence[Search], notes: Sequence[str]) -> str:
     Raises:
         MissingEngine: without jinja2 or plotly.
     """
-    import tunesmith
-
-    made = {"tunesmith": tunesmith.__version__, "at": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+    made = {"tunesmith": _version(), "at": datetime.now(timezone.utc).isoformat(timespec="seconds")}
     app, packed, plotly_hash = _scripts(), *_plotly()
     return _template().render(
         title=_title(searches),
@@ -50,6 +48,13 @@ def page(searches: Sequence[Search], notes: Sequence[str]) -> str:
         overview=overview(searches) if len(searches) > 1 else None,
         duration=duration,
     )
+
+
+def _version() -> str:
+    try:
+        return metadata.version("tunesmith")
+    except metadata.PackageNotFoundError:  # run from its source tree
+        return "source"
 
 
 def _title(searches: Sequence[Search]) -> str:

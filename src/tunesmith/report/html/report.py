@@ -21,6 +21,8 @@ from tunesmith.report.html.gather import (
     from_summary,
     informed,
     of_kernel,
+    of_store,
+    with_rivals,
 )
 from tunesmith.report.html.page import page
 from tunesmith.report.html.rivals import decider
@@ -54,7 +56,7 @@ class Report:
         Args:
             what: what `tune` and `record` returned, paths of recordings, a tuned kernel. With a kernel among them,
                 the others get its performance model, and its default beside their winner.
-            problems: of the kernel, these alone.
+            problems: of the kernel, what is stored of these alone.
             tables: files whose Configs are compared with the winners: tables of any format, heuristics.
 
         Raises:
@@ -78,14 +80,24 @@ class Report:
             searches += found
         if not searches:
             raise BadInput("there is nothing to report: give a Summary, a recording, or a kernel that was tuned")
-        name = searches[0].key.kernel
-        others: Deciders = {Path(path).name: decider(Path(path), name) for path in tables}
-        return cls(tuple(searches), tuple(notes)).informed(kernel, others)
+        return cls(tuple(searches), tuple(notes))._informed(kernel, tables)
 
-    def informed(self, kernel: TunedKernel | None, others: Deciders) -> Report:
+    @classmethod
+    def of_store(cls, *, tables: Iterable[str | Path] = ()) -> Report:
+        """A report of all that the store knows, of whichever kernel.
+
+        Raises:
+            BadInput: when that is nothing, and for a file that is no table.
+        """
+        searches = of_store(default_store())
+        if not searches:
+            raise BadInput("the store knows nothing; tunesmith tune TARGET measures, tunesmith store info says where")
+        return cls(tuple(searches))._informed(None, tables)
+
+    def _informed(self, kernel: TunedKernel | None, tables: Iterable[str | Path]) -> Report:
         """With what a kernel's model says, and what its default and others would use."""
-        from tunesmith.report.html.gather import with_rivals
-
+        name = self.searches[0].key.kernel
+        others: Deciders = {Path(path).name: decider(Path(path), name) for path in tables}
         if kernel is not None:
             return replace(self, searches=tuple(informed(one, kernel, others) for one in self.searches))
         return replace(self, searches=tuple(with_rivals(one, others) for one in self.searches)) if others else self

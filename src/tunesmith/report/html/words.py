@@ -60,7 +60,7 @@ def words_of(search: Search, *, few: bool) -> Words:
     """A Search in words; `few`: as many problems share the page."""
     config = chosen(search)
     return Words(
-        title=f"{search.key.kernel}({problem_line(search.exact)})",
+        title=_title(search),
         kernel=search.key.kernel,
         problem=problem_line(search.exact),
         winner="" if config is None else pasteable(config, WIDTH),
@@ -95,15 +95,18 @@ def sentence(search: Search) -> str:
             return "Nothing was tried."
         return f"None of {count(len(search.trials), 'Config')} could be measured."
     times = [trial.outcome.median_s for trial in verdict.ranking if isinstance(trial.outcome, Measured)]
-    said = f"The fastest of {count(len(times), 'Config')} that ran; the median one takes {ratio(median(times) / winner_s)}"
-    said += f" its time, the slowest {ratio(max(times) / winner_s)}."
+    said = (
+        f"The fastest of {count(len(times), 'Config')} that ran; the median one takes "
+        f"{ratio(median(times) / winner_s)} its time, the slowest {ratio(max(times) / winner_s)}."
+    )
     if len(times) == 1:
         said = "The only Config that ran."
     elif verdict.why:
         said = f"Of {count(len(times), 'Config')} that ran. It is not number 1: {verdict.why}."
     if search.library_s:
         library = median(search.library_s)
-        said += f" {search.facts.get('library', 'The library')} takes {duration(library)}, {ratio(library / winner_s)}."
+        name = search.facts.get("library", "The library")
+        said += f" {name} takes {duration(library)}, {ratio(library / winner_s)} its time."
     return said
 
 
@@ -121,7 +124,8 @@ def _certainty(search: Search) -> list[str]:
     if doubt:
         said.append(f"It is not known for sure: {doubt}.")
     if verdict.ties:
-        said.append(f"{count(len(verdict.ties), 'Config')} cannot be told from the winner within {verdict.margin:.2%} of its time.")
+        ties = count(len(verdict.ties), "Config")
+        said.append(f"{ties} cannot be told from the winner within {verdict.margin:.2%} of its time.")
     else:
         said.append("No other Config ties with it.")
     if choice is not None:
@@ -202,13 +206,17 @@ def _overview_row(number: int, search: Search, names: Sequence[str], device: boo
     config, rivals = chosen(search), {rival.name: rival for rival in search.rivals}
     return {
         "number": number,
-        "problem": f"{search.key.kernel}({problem_line(search.exact)})" + (f" on {search.key.device}" if device else ""),
+        "problem": _title(search) + (f" on {search.key.device}" if device else ""),
         "time": "–" if search.winner_s is None else duration(search.winner_s),
         "ties": 0 if search.verdict is None else len(search.verdict.ties),
         "counts": counts_of(search),
         "rivals": [_rival_text(search, rivals.get(name)) for name in names],
         "config": "nothing works" if config is None else repr(config),
     }
+
+
+def _title(search: Search) -> str:
+    return f"{search.key.kernel}({problem_line(search.exact)})".replace(",", ", ")  # so that it breaks between fields
 
 
 def _rival_text(search: Search, rival: Any) -> tuple[str, str]:

@@ -143,8 +143,8 @@ function theme() {
       : [[0, '#440154'], [0.25, '#3b528b'], [0.5, '#21918c'], [0.75, '#6fc968'], [1, '#c9d94a']],
     point: dark ? '#79b8ff' : '#2563b0', winner: dark ? '#ffb454' : '#d1480f',
     series: dark
-      ? ['#79b8ff', '#ffb454', '#7ee2a0', '#ff9aa5', '#d2a8ff', '#e3e8ee', '#56d4dd', '#f2cc60', '#9aa6b2', '#ffa198']
-      : ['#2563b0', '#d1480f', '#1a7f37', '#a40e26', '#7b3fb5', '#1b1f24', '#0f7b83', '#8a6100', '#57606a', '#b3403a'],
+      ? ['#79b8ff', '#ff8fd6', '#7ee2a0', '#ff9aa5', '#d2a8ff', '#e3e8ee', '#56d4dd', '#f2e060', '#9aa6b2', '#a5b4ff']
+      : ['#2563b0', '#b5308c', '#1a7f37', '#a40e26', '#7b3fb5', '#1b1f24', '#0f7b83', '#8a7400', '#57606a', '#4453c9'],
   };
 }
 
@@ -168,7 +168,7 @@ const seen = window.IntersectionObserver
       const figure = figures.find((one) => one.node === entry.target);
       if (figure) {
         figure.near = entry.isIntersecting;
-        if (figure.near) draw(figure);
+        if (figure.near) drawSoon();
       }
     }
   }, {rootMargin: '300px'})
@@ -215,8 +215,8 @@ function categories(colours, values, title) {
   });
 }
 
-function draw(one, always) {
-  if (!one.dirty || !(one.near || always) || !window.Plotly) return;
+function draw(one) {
+  if (!one.dirty || !window.Plotly) return;
   one.dirty = false;
   const colours = theme();
   const made = one.make(colours);
@@ -235,10 +235,27 @@ function draw(one, always) {
   Plotly.react(one.node, made.traces, layout, {responsive: true, displaylogo: false, displayModeBar: false});
 }
 
-// everything is drawn anew: what is seen now, the rest when it is
+// everything is drawn anew: one figure after the other, what is seen first, what is far away when it comes near
 function redraw() {
-  for (const one of figures) {
-    one.dirty = true;
-    draw(one);
-  }
+  for (const one of figures) one.dirty = true;
+  drawSoon();
+}
+
+let soon = 0;
+
+function drawSoon() {
+  if (soon || !window.Plotly) return;
+  soon = setTimeout(() => {
+    soon = 0;
+    const due = figures.filter((one) => one.dirty && one.near);
+    const first = due.find(isSeen) || due[0];
+    if (first) draw(first);
+    if (!due.some((one) => one.dirty && isSeen(one))) document.documentElement.dataset.ready = 'yes'; // what is seen is drawn
+    if (due.length > 1) drawSoon();
+  });
+}
+
+function isSeen(one) {
+  const {top, bottom} = one.node.getBoundingClientRect();
+  return bottom >= 0 && top <= window.innerHeight;
 }

@@ -65,7 +65,7 @@ function listen() {
   window.addEventListener('beforeprint', () => {
     printing = true;
     redraw();
-    for (const one of figures) draw(one, true);
+    figures.forEach(draw);
   });
   window.addEventListener('afterprint', () => {
     printing = false;
@@ -104,7 +104,6 @@ async function start() {
     return;
   }
   redraw();
-  document.documentElement.dataset.ready = 'yes'; // what is seen is drawn
 }
 
 start();

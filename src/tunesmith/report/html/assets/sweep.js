@@ -92,7 +92,7 @@ function sweepKnobs(colours) {
   const few = group.length <= (window.innerWidth < 500 ? 6 : 20);
   const notes = few ? knobs.flatMap((knob, y) => group.map((search, x) => ({x, y, text: plain(short(text(search, knob), 8)), showarrow: false, font: {size: 11, color: colours.fg}}))) : [];
   return {
-    text: `The knobs in which the winners differ, for each ${size}; a darker field is a later value.`,
+    text: `The knobs in which the winners differ, for each ${size}; the bluer, the later a value stands in their order.`,
     traces: [{
       type: 'heatmap', z, x: group.map((_, i) => i), y: knobs.map((_, i) => i), colorscale: pale, zmin: 0, zmax: 1, showscale: false, xgap: 2, ygap: 2,
       hoverinfo: 'text', text: knobs.map((knob) => group.map((search) => plain(`${size}=${search.fields[size]}: ${knob}=${text(search, knob)}`))),
