@@ -160,7 +160,7 @@ def machine(search: Search) -> Facts:
     if dates:
         facts.append(("measured", dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"))
     compiled = [trial.compile_s for trial in search.trials if trial.compile_s is not None]
-    if compiled:
+    if sum(compiled) > 0:
         facts.append(("compiling", f"{sum(compiled):,.1f} s in all, {max(compiled):,.2f} s the longest"))
     return [(name, text) for name, text in facts if text]
 

@@ -222,8 +222,8 @@ function draw(one) {
   const made = one.make(colours);
   const caption = one.node.parentNode.querySelector('figcaption');
   if (caption) caption.textContent = made.none || made.text || '';
-  one.node.hidden = Boolean(made.none);
-  if (made.none) {
+  one.node.hidden = made.none !== undefined;
+  if (one.node.hidden) {
     Plotly.purge(one.node);
     return;
   }
