@@ -58,8 +58,8 @@ def hostile() -> Report:
             outcome = Untried(text)
         trials.append(Trial(Config(knobs), outcome, at=text, soft={text: text}, checked=text))
     first = trials[0].config
-    choice = Choice(first, "search", HOSTILE[0], float("nan"), first, float("inf"), (first,), HOSTILE[1], doubt=HOSTILE[2],
-                    conditions=HOSTILE[3], checked=HOSTILE[4], note=HOSTILE[5], partial=HOSTILE[0],
+    choice = Choice(first, "search", HOSTILE[0], float("nan"), first, float("inf"), (first,), HOSTILE[1],
+                    doubt=HOSTILE[2], conditions=HOSTILE[3], checked=HOSTILE[4], note=HOSTILE[5], partial=HOSTILE[0],
                     candidates={"measured": 1, "untried": 3, "cut": 2})  # fmt: skip
     fields = {f"f{number}": text for number, text in enumerate(HOSTILE)}
     searches = [
@@ -74,13 +74,15 @@ def odd() -> Iterator[tuple[str, Report]]:
     """Spaces at the edges of what there is."""
     one = Measured((Sample(1e-6),))
     yield "nothing", Report((_search("nothing", []),))
-    yield "all failed", Report((_search("failed", [Trial(Config(a=n), Failed("compile", f"no {n}")) for n in range(3)]),))
+    failed = [Trial(Config(a=n), Failed("compile", f"no {n}")) for n in range(3)]
+    yield "all failed", Report((_search("failed", failed),))
     yield "one", Report((_search("one", [Trial(Config(a=1), one)]),))
     yield "no knobs", Report((_search("bare", [Trial(Config(), one, Resources(spills=0))]),))
     values = [True, False, None, 1, 1.0, "1", (1, 2), (), "", -0.0, 2**70, 1e300, "é"]
     trials = [Trial(Config(a=value, b=[value]), Measured((Sample(10.0 ** (n - 9), n % 3, n),) * 2))
               for n, value in enumerate(values)]  # fmt: skip
-    yield "values", Report((_search("values", [*trials, Trial(Config(other=1), one), Trial(Config(a=5), Untried("late"))]),))
+    others = [Trial(Config(other=1), one), Trial(Config(a=5), Untried("late"))]
+    yield "values", Report((_search("values", [*trials, *others]),))
     many = Report(tuple(_search("many", trials[: n % 4], M=n) for n in range(120)))
     yield "many problems", many
 
