@@ -128,9 +128,7 @@ def test_every_number_of_480_configs_is_the_stores(stored: tuple[Store, Key], pa
         measured = isinstance(one, Measured)
         assert rows["outcome"][row] == ("measured" if measured else "cut")
         assert rows["median_s"][row] == (one.median_s if isinstance(one, Measured) else None)
-        assert (rows["p20_s"][row], rows["p80_s"][row]) == (
-            one.spread_s if isinstance(one, Measured) else (None, None)
-        )
+        assert (rows["p20_s"][row], rows["p80_s"][row]) == (one.spread_s if isinstance(one, Measured) else (None, None))
         assert rows["samples"][row] == (len(one.samples) if isinstance(one, Measured) else 0)
         assert rows["rank"][row] == rank.get(config)
         assert rows["mark"][row] == ties.get(config, "")
@@ -278,6 +276,7 @@ def test_knobs_of_every_kind_keep_their_values() -> None:
     assert shown["rows"]["config"]["a"] == [
         True, False, None, 1, 1.0, "1", [1, [2, "x"]], [], "", str(2**70), 1e300, None,
     ]  # fmt: skip
+    assert shown["rows"]["texts"]["a"][3:6] == ["1", "1.0", "'1'"]
     assert shown["rows"]["absent"] == {"a": [11], "b": list(range(11))}
 
 

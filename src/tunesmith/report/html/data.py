@@ -150,6 +150,7 @@ def _columns(search: Search, shown: Sequence[Trial], ranked: Mapping[Config, Row
     known = [name for name in RESOURCES if any(one[name] is not None for one in resources)]
     return {
         "config": {name: [t.config.get(name) for t in shown] for name in knobs_of(shown)},
+        "texts": _texts(shown),
         "absent": {
             name: missing for name in knobs_of(shown)
             if (missing := [number for number, trial in enumerate(shown) if name not in trial.config])
@@ -169,6 +170,20 @@ def _columns(search: Search, shown: Sequence[Trial], ranked: Mapping[Config, Row
         "clock_hz": [None if one is None else _clock(one) for one in measured],
         **(predicted if search.predicted.points else {}),
     }  # fmt: skip
+
+
+def _texts(shown: Sequence[Trial]) -> dict[str, list[str]]:
+    """Of knobs that have values which JavaScript takes for the same (1, 1.0 and "1"), each as Python spells it."""
+    found = dict[str, list[str]]()
+    for name in knobs_of(shown):
+        values = [trial.config.get(name) for trial in shown]
+        if len({Config({name: value}) for value in values}) > len({_label(v) for v in values}):
+            found[name] = [repr(value) for value in values]
+    return found
+
+
+def _label(value: object) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _fate(trial: Trial) -> str:

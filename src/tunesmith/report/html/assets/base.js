@@ -51,8 +51,12 @@ function label(value) {
   if (value === null) return 'None';
   if (value === true) return 'True';
   if (value === false) return 'False';
-  if (Array.isArray(value)) return `(${value.map(label).join(', ')}${value.length === 1 ? ',' : ''})`;
+  if (Array.isArray(value)) return `(${value.map(within).join(', ')}${value.length === 1 ? ',' : ''})`;
   return String(value);
+}
+
+function within(value) {
+  return typeof value === 'string' ? `'${value}'` : label(value);
 }
 
 // Plotly reads <b> and its kin in every text: what was measured is shown as it is
@@ -82,12 +86,9 @@ function absent(search, knob, row) {
 }
 
 function knobText(search, knob, row) {
-  return absent(search, knob, row) ? '–' : label(search.rows.config[knob][row]);
-}
-
-function configText(search, row) {
-  const named = search.knobs.filter((knob) => !absent(search, knob, row));
-  return named.map((knob) => `${knob}=${label(search.rows.config[knob][row])}`).join(', ');
+  if (absent(search, knob, row)) return '–';
+  const told = search.rows.texts[knob];
+  return told ? told[row] : label(search.rows.config[knob][row]);
 }
 
 // the hover text of a Config: a knob a line

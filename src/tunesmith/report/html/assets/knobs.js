@@ -15,6 +15,8 @@ function slowness(search, rows) {
   return (row) => Math.min(1, Math.log(search.rows.median_s[row] / least) / span);
 }
 
+const MOST_VALUES = 200; // of a knob, up to which the fastest of each value is a line
+
 function against(knob) {
   return (colours) => {
     const search = current();
@@ -37,11 +39,11 @@ function against(knob) {
           y: drawn.map((row) => scaled(unit, search.rows.median_s[row])), marker: {color: colours.point, size: 5, opacity: 0.45},
           hoverinfo: 'text', hovertext: drawn.map((row) => hover(search, row, duration(search.rows.median_s[row]))),
         },
-        {
-          type: 'scatter', mode: 'lines+markers', x: best.map((_, i) => i), y: best.map((row) => scaled(unit, search.rows.median_s[row])),
+        ...(values.length > MOST_VALUES ? [] : [{
+          type: 'scatter', mode: values.length > 40 ? 'lines' : 'lines+markers', x: best.map((_, i) => i), y: best.map((row) => scaled(unit, search.rows.median_s[row])),
           line: {color: colours.winner, width: 2}, marker: {size: 8, color: colours.winner},
           hoverinfo: 'text', hovertext: best.map((row, i) => hover(search, row, `fastest of ${knob}=${values[i]}: ${duration(search.rows.median_s[row])}`)),
-        },
+        }]),
       ],
       layout: {xaxis: categories(colours, values, short(knob, 40)), yaxis: y},
     };
