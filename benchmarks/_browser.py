@@ -85,6 +85,17 @@ class Page:
             self.browser.listen(0.02)
         raise TimeoutError(f"{path} was not ready after {PATIENCE_S:.0f} s; errors: {self.errors}")
 
+    @property
+    def first_s(self) -> float:
+        """Seconds until something could be read: its winner and its table, which need no plot."""
+        return float(self.run("performance.getEntriesByName('first-contentful-paint')[0].startTime")) / 1e3
+
+    @property
+    def main_thread_s(self) -> float:
+        """Seconds of a core that the page's own thread has taken so far: what else runs here does not count."""
+        metrics = self.ask("Performance.getMetrics")["metrics"]
+        return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
+
     def picture(self, path: Path, *, whole: bool = False) -> None:
         """Write what is seen, or the whole page, as PNG."""
         shot = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
@@ -121,6 +132,7 @@ class Browser:
         page = self._pages[session] = Page(self, session)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.ask(f"{domain}.enable")
+        page.ask("Performance.enable", timeDomain="threadTicks")
         page.ask("Network.setCacheDisabled", cacheDisabled=True)
         page.ask("Page.addScriptToEvaluateOnNewDocument", source=_WHEN_READY)
         try:

@@ -2,11 +2,13 @@
 
     python benchmarks/report.py [--pictures FOLDER] [--screenshots]
 
-Makes the reports of `_report_cases.py` and opens each in a headless Chromium with an empty profile: `load_s` is the
-median of the runs, from the navigation until the page says that what is seen is drawn, and has been painted. Then each
-is scrolled to its end, in the light, in the dark and as wide as a phone (375 px), so that every figure is drawn;
-`console_errors` counts errors on the console, exceptions and requests for anything that is not in the file. The
-summary's `bytes` and `load_s` are those of the recorded space of 480 configurations; errors are of all.
+Makes the reports of `_report_cases.py` and opens each in a headless Chromium with an empty profile. Medians of the runs:
+`load_s` from the navigation until the page says that what is seen is drawn, and has been painted; `first_s` until the
+facts and the table are painted; `main_thread_s` what the page's own thread takes of a core until the former, whatever
+else runs on the machine. Then each is scrolled to its end and used, in the light, in the dark and as wide as a phone
+(375 px), so that every figure is drawn; `console_errors` counts errors on the console, exceptions and requests for
+anything that is not in the file. The summary's sizes and times are those of the recorded space of 480 configurations,
+its errors are of all.
 
 `--screenshots` makes the pictures of the documentation instead, and `--pictures` keeps one of each whole page.
 """
@@ -47,11 +49,13 @@ def measure(web: Browser, name: str, report: Report, folder: Path, pictures: Pat
     file = folder / "report.html"
     report.save(file)
     made_s = time.perf_counter() - began
-    loads, errors = list[float](), list[str]()
+    loads, firsts, threads, errors = list[float](), list[float](), list[float](), list[str]()
     for _ in range(RUNS):
         with web.page() as page:
             page.look(*LOOKS["light"][:2])
             loads.append(page.open(file))
+            firsts.append(page.first_s)
+            threads.append(page.main_thread_s)
             errors += page.errors
     wide: dict[str, int] = {}
     for look, (width, height, dark) in LOOKS.items():
@@ -72,10 +76,13 @@ def measure(web: Browser, name: str, report: Report, folder: Path, pictures: Pat
         print(f"  {error}")
     row = {
         "case": name, "problems": len(report.searches), "trials": sum(len(one.trials) for one in report.searches),
-        "bytes": file.stat().st_size, "load_s": statistics.median(loads), "loads_s": loads, "made_s": made_s,
+        "bytes": file.stat().st_size, "load_s": statistics.median(loads), "loads_s": loads,
+        "first_s": statistics.median(firsts),
+        "main_thread_s": statistics.median(threads), "made_s": made_s,
         "console_errors": len(errors), "wider_than_the_window_px": wide,
     }  # fmt: skip
-    said = f"{row['bytes']:,} bytes, {row['load_s']:.2f} s, {len(errors)} errors, too wide by {max(wide.values())} px"
+    times = f"{row['load_s']:.2f} s ({row['first_s']:.2f} s to the first paint, {row['main_thread_s']:.2f} s of a core)"
+    said = f"{row['bytes']:,} bytes, {times}, {len(errors)} errors, too wide by {max(wide.values())} px"
     print(f"{name}: {said}", flush=True)
     return row
 
@@ -163,6 +170,7 @@ def main() -> int:
         versions={"chromium": product, "plotly": version("plotly"), "jinja2": version("jinja2")},
         summary={
             "bytes": accepted["bytes"], "load_s": accepted["load_s"], "console_errors": errors,
+            "first_s": accepted["first_s"], "main_thread_s": accepted["main_thread_s"],
             "largest_bytes": max(row["bytes"] for row in rows), "slowest_load_s": max(row["load_s"] for row in rows),
             "wider_than_the_window_px": wide,
         },

@@ -97,6 +97,7 @@ async function start() {
   if (DATA.searches.length > 1) startSweep();
   listen();
   show(0);
+  await new Promise((go) => setTimeout(go)); // what stands there can be read before Plotly is
   try {
     await unpackPlotly();
   } catch (error) {
