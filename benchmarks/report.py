@@ -2,7 +2,7 @@
 
     python benchmarks/report.py [--pictures FOLDER] [--screenshots]
 
-Makes the reports of `_report_cases.py` and opens each in a headless Chromium with an empty profile. Medians of the runs:
+Makes the reports of `_report_cases.py` and opens each in a headless Chromium with an empty profile. Medians:
 `load_s` from the navigation until the page says that what is seen is drawn, and has been painted; `first_s` until the
 facts and the table are painted; `main_thread_s` what the page's own thread takes of a core until the former, whatever
 else runs on the machine. Then each is scrolled to its end and used, in the light, in the dark and as wide as a phone

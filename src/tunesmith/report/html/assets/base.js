@@ -130,6 +130,7 @@ function jitter(row) {
 // --- colours ---
 
 const DARK = window.matchMedia('(prefers-color-scheme: dark)');
+const PAPER = 680; // width of a printed page in CSS pixels, less its margins: of A4 and Letter the narrower
 let printing = false;
 
 function theme() {
@@ -233,6 +234,7 @@ function draw(one) {
     margin: {l: 50, r: 15, t: 10, b: 40}, showlegend: false, hovermode: 'closest', hoverlabel: {align: 'left'},
     dragmode: window.matchMedia('(hover: hover)').matches ? 'zoom' : false, ...made.layout,
   };
+  if (printing) layout.width = Math.min(one.node.clientWidth, one.node.closest('.grid') ? 0.48 * PAPER : PAPER);
   Plotly.react(one.node, made.traces, layout, {responsive: true, displaylogo: false, displayModeBar: false});
 }
 

@@ -188,7 +188,7 @@ function parallel(colours) {
     hoverinfo: 'text', hovertext: [...knobs.map((knob) => plain(`${knob}=${knobText(search, knob, winner)}`)), duration(search.rows.median_s[winner])],
   });
   const node = $('parallel-plot');
-  node.style.minWidth = `${Math.max(0, (knobs.length + 1) * 76)}px`;
+  node.style.minWidth = `${printing ? 0 : (knobs.length + 1) * 76}px`;
   return {
     text: `${winner === search.winner ? 'The winner' : 'The fastest of these'} is the thick line; the last axis is the time, the fastest at its foot.${thinning(rows, drawn)}`,
     traces, layout: parallelLayout(colours, search, knobs, values, rows, height),
