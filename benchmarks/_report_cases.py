@@ -50,7 +50,8 @@ def hostile() -> Report:
     """Every text that is not ours is markup."""
     trials = list[Trial]()
     for number, text in enumerate(HOSTILE):
-        knobs = {f"{text[:60]}{number}": text for number, text in enumerate(HOSTILE)} | {"n": number, "text": text}
+        knobs = {text[:60]: text for text in HOSTILE} | {"n": number, "text": text, "has": number % 2, "get": text}
+        knobs |= {text[:50]: number} if number % 2 else {}
         outcome: Outcome = Measured((Sample(1e-5 * (number + 1), 0, number), Sample(1.1e-5 * (number + 1), 1, number)))
         if number % 3 == 2:
             outcome = Failed("launch", text, text)
@@ -61,7 +62,7 @@ def hostile() -> Report:
     choice = Choice(first, "search", HOSTILE[0], float("nan"), first, float("inf"), (first,), HOSTILE[1],
                     doubt=HOSTILE[2], conditions=HOSTILE[3], checked=HOSTILE[4], note=HOSTILE[5], partial=HOSTILE[0],
                     candidates={"measured": 1, "untried": 3, "cut": 2})  # fmt: skip
-    fields = {f"f{number}": text for number, text in enumerate(HOSTILE)}
+    fields = {f"f{number}": text for number, text in enumerate(HOSTILE)} | {"constructor": 1, "__proto__": 2}
     searches = [
         replace(_search(text, trials), choice=choice, exact=Problem({**fields, "M": number}), source=text,
                 facts=dict(zip(HOSTILE, HOSTILE, strict=True)), cut={text: 3}, soft={text: text})

@@ -1,6 +1,6 @@
 """Is a report's file small, does it open fast and without errors, on a phone and in the dark? Needs Chromium.
 
-    python benchmarks/report.py [--pictures FOLDER] [--screenshots]
+    python benchmarks/report.py [--pictures FOLDER] [--screenshots] [--case TEXT]
 
 Makes the reports of `_report_cases.py` and opens each in a headless Chromium with an empty profile. Medians:
 `load_s` from the navigation until the page says that what is seen is drawn, and has been painted; `first_s` until the
@@ -152,13 +152,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="keep a picture of each page")
     parser.add_argument("--screenshots", action="store_true", help="make the pictures of the documentation")
+    parser.add_argument("--case", metavar="TEXT", default="", help="only those named so; nothing is written")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch, browser() as web:
         if asked.screenshots:
             screenshots(web, Path(scratch))
             return 0
-        rows = [measure(web, name, report, Path(scratch), asked.pictures) for name, report in cases()]
+        rows = [measure(web, name, report, Path(scratch), asked.pictures) for name, report in cases() if asked.case in name]
         product = web.version
+    if asked.case:
+        return int(not rows or any(row["console_errors"] for row in rows))
     accepted = rows[0]
     errors = sum(row["console_errors"] for row in rows)
     wide = max(pixels for row in rows for pixels in row["wider_than_the_window_px"].values())

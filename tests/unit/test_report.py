@@ -287,6 +287,29 @@ def test_times_that_are_none_of_a_stored_choice_are_shown_as_such() -> None:
     assert (shown["choice"]["median_s"], shown["choice"]["ratio"]) == ("nan", "inf")
 
 
+def test_a_choice_without_its_trials_and_half_of_a_pair_of_surrogates() -> None:
+    half = "\ud800"
+    search = dataclasses.replace(
+        searched(Trial(Config(a=1), Failed("launch", half))), choice=Choice(Config(a=1), "search", "store", 3e-6)
+    )
+    page = sound(Report((search, dataclasses.replace(search, trials=()))).html())
+    assert page.data["searches"][0]["failed_by_reason"][0]["reason"] == half
+    assert "3.000 µs" in page.text
+    assert "Its Trials are not stored" in page.text
+
+
+def test_the_problems_used_longest_ago_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunesmith.report.html import gather
+    from tunesmith.store import default_store
+
+    for m in range(5):
+        default_store().add_trials(Key("scale", "", Problem({"m": m}), "cpu:a:b:1", "x/1"), [timed(1e-6, a=1)])
+    monkeypatch.setattr(gather, "PROBLEMS", 2)
+    report = Report.of_store()
+    assert len(report.searches) == 2
+    assert "3 problems more are stored" in sound(report.html()).text
+
+
 def test_of_a_huge_space_a_part_is_kept_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_data, "ROWS", 100)
     trials = [timed(*[1e-6 * (n + 1)] * 3, a=n) for n in range(1000)]
@@ -363,6 +386,8 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
         Report.of()
     with pytest.raises(BadInput, match="knows nothing"):
         Report.of_store()
+    with pytest.raises(BadInput, match="3 can't be reported; good ones"):
+        Report.of(3)  # pyright: ignore[reportArgumentType]
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(BadInput, match=r"x\.json"):
         Report.of(tmp_path / "x.json")

@@ -68,8 +68,7 @@ def table() -> str:
 def test_the_filter_leaves_what_holds_all_terms(table: str, terms: str, left: int, tmp_path: Path) -> None:
     script = f"""
     const search = current();
-    search.missing = {{}};
-    search.varying = search.knobs;
+    prepare(search);
     table.columns = columnsOf(search);
     const terms = parseFilter(search, {json.dumps(terms)});
     const rows = search.rows.outcome.map((_, row) => row).filter((row) => terms.every((holds) => holds(row)));
@@ -81,8 +80,7 @@ def test_the_filter_leaves_what_holds_all_terms(table: str, terms: str, left: in
 def test_rows_are_sorted_by_number_and_what_is_empty_comes_last(table: str, tmp_path: Path) -> None:
     script = """
     const search = current();
-    search.missing = {};
-    search.varying = search.knobs;
+    prepare(search);
     table.columns = columnsOf(search);
     const rows = search.rows.outcome.map((_, row) => row);
     const by = (id, down) => {

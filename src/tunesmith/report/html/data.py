@@ -23,7 +23,7 @@ FORMAT = "tunesmith-report-data/1"
 #: Trials of all problems together that get a row: a file of more takes seconds to open.
 ROWS = 30_000
 #: ... and of one problem at least, whatever the others have.
-FEWEST = 50
+FEWEST = 20
 #: How many of the fastest are compared with the fastest, and drawn round by round.
 BESIDE, LINES = 20, 10
 #: Rounds of one line at most: of more, every second, third, … is drawn.
@@ -177,7 +177,7 @@ def _texts(shown: Sequence[Trial]) -> dict[str, list[str]]:
     found = dict[str, list[str]]()
     for name in knobs_of(shown):
         values = [trial.config.get(name) for trial in shown]
-        if len({Config({name: value}) for value in values}) > len({_label(v) for v in values}):
+        if len({repr(value) for value in values}) > len({_label(value) for value in values}):
             found[name] = [repr(value) for value in values]
     return found
 

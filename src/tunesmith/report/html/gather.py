@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -19,9 +19,12 @@ from tunesmith.measure.failure import attempt
 from tunesmith.measure.pick import Verdict, pick
 from tunesmith.report.html.predicted import Predicted, predicted
 from tunesmith.report.html.rivals import Rival
+from tunesmith.report.units import count
 from tunesmith.store import Store
 from tunesmith.tuned import TunedKernel
 
+#: Problems of one file: of more it takes long to open. --problem asks for others.
+PROBLEMS = 500
 #: what else decides for a problem, by name: (Key, exact Problem, device) → a Config, or why there is none
 Deciders: TypeAlias = "Mapping[str, Callable[[Key, Problem, Device], Config | str]]"
 #: of a Search whose kernel is not at hand
@@ -161,12 +164,14 @@ def _bare(identity: str) -> Device | None:
     return made
 
 
-def of_kernel(kernel: TunedKernel, store: Store) -> tuple[list[Search], int]:
-    """(what is stored of a kernel as it is now, how many problems of an older source are left out)."""
+def of_kernel(kernel: TunedKernel, store: Store) -> tuple[list[Search], list[str]]:
+    """What is stored of a kernel as it is now, and what is left out, in words."""
     now = kernel.kernel.fingerprint() + kernel.declared.spec_fingerprint
     keys = store.keys(kernel.declared.name_for(kernel.kernel.name))
     mine = [key for key in keys if key.fingerprint == now]
-    return [from_store(key, store) for key in mine], len(keys) - len(mine)
+    old = len(keys) - len(mine)
+    left = [f"{count(old, 'problem')} measured of another source of the kernel: left out"] if old else []
+    return [from_store(key, store) for key in mine[:PROBLEMS]], [*left, *_too_many(mine)]
 
 
 def informed(search: Search, kernel: TunedKernel, others: Deciders) -> Search:
@@ -178,6 +183,13 @@ def informed(search: Search, kernel: TunedKernel, others: Deciders) -> Search:
     return with_rivals(with_model(search, kernel.declared.model), {"default": default, **others})
 
 
-def of_store(store: Store) -> list[Search]:
-    """All that is stored, the last used first."""
-    return [from_store(key, store) for key in store.keys(None)]
+def of_store(store: Store) -> tuple[list[Search], list[str]]:
+    """All that is stored, the last used first, and what is left out, in words."""
+    keys = store.keys(None)
+    return [from_store(key, store) for key in keys[:PROBLEMS]], _too_many(keys)
+
+
+def _too_many(keys: Sequence[Key]) -> list[str]:
+    more = len(keys) - PROBLEMS
+    said = f"{count(more, 'problem')} more are stored: left out are those that were used longest ago"
+    return [said] if more > 0 else []

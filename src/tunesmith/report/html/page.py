@@ -16,7 +16,6 @@ from functools import lru_cache
 from importlib import metadata, resources
 from typing import Any
 
-from tunesmith.core.units import duration
 from tunesmith.errors import MissingEngine
 from tunesmith.report.html.data import embedded, report_data
 from tunesmith.report.html.gather import Search
@@ -35,7 +34,7 @@ def page(searches: Sequence[Search], notes: Sequence[str]) -> str:
     """
     made = {"tunesmith": _version(), "at": datetime.now(timezone.utc).isoformat(timespec="seconds")}
     app, packed, plotly_hash = _scripts(), *_plotly()
-    return _template().render(
+    text: str = _template().render(
         title=_title(searches),
         policy=_policy(_hash(app), plotly_hash),
         css=_asset("report.css"),
@@ -46,8 +45,8 @@ def page(searches: Sequence[Search], notes: Sequence[str]) -> str:
         notes=notes,
         searches=[words_of(search, few=len(searches) > 20) for search in searches],
         overview=overview(searches) if len(searches) > 1 else None,
-        duration=duration,
     )
+    return text.encode("utf-8", "replace").decode()  # half of a surrogate pair, which JSON can hold, is no text
 
 
 def _version() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from tunesmith import recording as recordings
 from tunesmith.core.outcome import Recording
@@ -26,8 +27,8 @@ from tunesmith.report.html.gather import (
 )
 from tunesmith.report.html.page import page
 from tunesmith.report.html.rivals import decider
-from tunesmith.report.units import count
 from tunesmith.store import default_store
+from tunesmith.targets import behind
 from tunesmith.tuned import TunedKernel
 
 #: what a notebook gives a report of room
@@ -62,18 +63,12 @@ class Report:
         Raises:
             BadInput: when there is nothing to show, for a file that is no recording or table, and for several kernels.
         """
-        kernels = [one for one in what if isinstance(one, TunedKernel)]
+        given = [behind(one) for one in what]
+        kernels = [one for one in given if isinstance(one, TunedKernel)]
         if len(kernels) > 1:
             raise BadInput(f"{len(kernels)} kernels are given: make a report of each, or of what the store knows")
         kernel = kernels[0] if kernels else None
-        searches, notes = list[Search](), list[str]()
-        for one in what:
-            if isinstance(one, Summary):
-                searches.append(from_summary(one))
-            elif isinstance(one, Recording):
-                searches.append(from_recording(one))
-            elif isinstance(one, (str, Path)):
-                searches += read(Path(one))
+        searches, notes = [search for one in given for search in _searches(one)], list[str]()
         asked = list(problems)
         if kernel is not None and (asked or not searches):
             found, notes = _stored(kernel, asked)
@@ -89,10 +84,10 @@ class Report:
         Raises:
             BadInput: when that is nothing, and for a file that is no table.
         """
-        searches = of_store(default_store())
+        searches, notes = of_store(default_store())
         if not searches:
             raise BadInput("the store knows nothing; tunesmith tune TARGET measures, tunesmith store info says where")
-        return cls(tuple(searches))._informed(None, tables)
+        return cls(tuple(searches), tuple(notes))._informed(None, tables)
 
     def _informed(self, kernel: TunedKernel | None, tables: Iterable[str | Path]) -> Report:
         """With what a kernel's model says, and what its default and others would use."""
@@ -123,6 +118,20 @@ class Report:
         return f'<iframe title="tunesmith report" {_FRAME} srcdoc="{escape(self.html())}"></iframe>'
 
 
+def _searches(what: Any) -> list[Search]:
+    """Those that something other than the store has."""
+    if isinstance(what, TunedKernel):
+        return []
+    if isinstance(what, Summary):
+        return [from_summary(what)]
+    if isinstance(what, Recording):
+        return [from_recording(what)]
+    if isinstance(what, (str, Path)):
+        return read(Path(what))
+    good = "what tune or record returned, the path of a recording, a kernel that is tuned"
+    raise BadInput(f"{what!r} can't be reported; good ones: {good}")
+
+
 def read(path: Path) -> list[Search]:
     """The recordings in a file: ours, or measurements of another format that can be converted.
 
@@ -138,8 +147,7 @@ def _stored(kernel: TunedKernel, problems: list[str | Problem]) -> tuple[list[Se
     store = default_store()
     if problems:
         return [from_store(kernel.key(**kernel.inputs(one)), store) for one in problems], []
-    found, old = of_kernel(kernel, store)
-    notes = [f"{count(old, 'problem')} measured of another source of the kernel: left out"] if old else []
+    found, notes = of_kernel(kernel, store)
     if not found:
         why = f" ({notes[0]})" if notes else ""
         raise BadInput(f"the store knows nothing of {kernel.kernel.name}{why}; tunesmith tune measures it")

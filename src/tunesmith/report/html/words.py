@@ -58,13 +58,15 @@ class Words:
 
 def words_of(search: Search, *, few: bool) -> Words:
     """A Search in words; `few`: as many problems share the page."""
-    config = chosen(search)
+    config, used_s = chosen(search), search.winner_s
+    if used_s is None and search.choice is not None:
+        used_s = search.choice.median_s
     return Words(
         title=_title(search),
         kernel=search.key.kernel,
         problem=problem_line(search.exact),
         winner="" if config is None else pasteable(config, WIDTH),
-        time="" if search.winner_s is None else duration(search.winner_s),
+        time="" if used_s is None else duration(used_s),
         sentence=sentence(search),
         facts=[] if search.choice is None else Explanation(search.key, search.choice, search.trials).facts(),
         machine=machine(search),
@@ -92,7 +94,7 @@ def sentence(search: Search) -> str:
     verdict, winner_s = search.verdict, search.winner_s
     if verdict is None or winner_s is None:
         if not search.trials:
-            return "Nothing was tried."
+            return "Nothing was tried." if search.choice is None else "Its Trials are not stored, only what was chosen."
         return f"None of {count(len(search.trials), 'Config')} could be measured."
     times = [trial.outcome.median_s for trial in verdict.ranking if isinstance(trial.outcome, Measured)]
     said = (

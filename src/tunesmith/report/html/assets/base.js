@@ -81,13 +81,22 @@ function median(values) {
 
 // --- rows ---
 
+// once for each problem. Knobs may have any name, "constructor" too: what is looked up by name is a Map
+function prepare(search) {
+  const rows = search.rows.outcome.map((_, row) => row);
+  search.missing = new Map(Object.entries(search.rows.absent).map(([knob, missing]) => [knob, new Set(missing)]));
+  search.texts = new Map(Object.entries(search.rows.texts));
+  search.fields = new Map(Object.entries(search.fields));
+  search.varying = search.knobs.filter((knob) => new Set(rows.map((row) => knobText(search, knob, row))).size > 1);
+}
+
 function absent(search, knob, row) {
-  return search.missing[knob] !== undefined && search.missing[knob].has(row);
+  return search.missing.has(knob) && search.missing.get(knob).has(row);
 }
 
 function knobText(search, knob, row) {
   if (absent(search, knob, row)) return '–';
-  const told = search.rows.texts[knob];
+  const told = search.texts.get(knob);
   return told ? told[row] : label(search.rows.config[knob][row]);
 }
 

@@ -1,16 +1,8 @@
 // Where it begins: what the data says of itself, the problem that is shown, and Plotly, unpacked.
 
-function prepare(search) {
-  const rows = search.rows.outcome.map((_, row) => row);
-  search.missing = {};
-  for (const [knob, missing] of Object.entries(search.rows.absent)) search.missing[knob] = new Set(missing);
-  search.varying = search.knobs.filter((knob) => new Set(rows.map((row) => knobText(search, knob, row))).size > 1);
-}
-
 function show(number) {
   state.search = number;
   const search = current();
-  if (!search.varying) prepare(search);
   for (const part of document.querySelectorAll('.of')) part.hidden = Number(part.dataset.search) !== number;
   const select = $('search-select');
   if (select) select.value = String(number);
@@ -86,7 +78,7 @@ async function copy(button) {
 
 async function start() {
   document.documentElement.classList.add('scripted');
-  for (const search of DATA.searches) prepare(search);
+  DATA.searches.forEach(prepare);
   figure($('heat-plot'), heat);
   figure($('parallel-plot'), parallel);
   figure($('race-left'), left);

@@ -5,7 +5,7 @@ const sweep = {sizes: [], groups: new Map()};
 function sizesThatDiffer() {
   const values = new Map();
   for (const search of DATA.searches) {
-    for (const [name, value] of Object.entries(search.fields)) {
+    for (const [name, value] of search.fields) {
       if (!values.has(name)) values.set(name, new Set());
       values.get(name).add(value);
     }
@@ -13,19 +13,23 @@ function sizesThatDiffer() {
   return [...values].filter(([, seenValues]) => seenValues.size > 1 && [...seenValues].every(isNumber)).sort((a, b) => b[1].size - a[1].size).map(([name]) => name);
 }
 
+function fieldText(search, name) {
+  return search.fields.has(name) ? label(search.fields.get(name)) : '–';
+}
+
 function groupBy(size) {
   sweep.groups = new Map();
-  const fields = new Set(DATA.searches.flatMap((search) => Object.keys(search.fields)));
-  const differing = [...fields].filter((name) => name !== size && new Set(DATA.searches.map((search) => label(search.fields[name] === undefined ? '–' : search.fields[name]))).size > 1);
+  const fields = new Set(DATA.searches.flatMap((search) => [...search.fields.keys()]));
+  const differing = [...fields].filter((name) => name !== size && new Set(DATA.searches.map((search) => fieldText(search, name))).size > 1);
   const [kernels, devices] = ['kernel', 'device'].map((name) => new Set(DATA.searches.map((search) => (name === 'kernel' ? search.kernel : search.key.device))).size);
   DATA.searches.forEach((search, number) => {
-    const rest = differing.filter((name) => search.fields[name] !== undefined).map((name) => `${name}=${label(search.fields[name])}`);
+    const rest = differing.filter((name) => search.fields.has(name)).map((name) => `${name}=${fieldText(search, name)}`);
     const name = [...(kernels > 1 ? [search.kernel] : []), ...(devices > 1 ? [search.key.device] : []), ...rest].join(', ') || search.kernel;
-    if (!isNumber(search.fields[size])) return;
+    if (!isNumber(search.fields.get(size))) return;
     if (!sweep.groups.has(name)) sweep.groups.set(name, []);
     sweep.groups.get(name).push(number);
   });
-  for (const group of sweep.groups.values()) group.sort((a, b) => DATA.searches[a].fields[size] - DATA.searches[b].fields[size]);
+  for (const group of sweep.groups.values()) group.sort((a, b) => DATA.searches[a].fields.get(size) - DATA.searches[b].fields.get(size));
   const largest = [...sweep.groups].sort((a, b) => b[1].length - a[1].length)[0];
   fillSelect($('sweep-series'), [...sweep.groups.keys()], largest && largest[0]);
 }
@@ -40,10 +44,10 @@ function sweepTime(colours) {
   const group = (sweep.groups.get($('sweep-series').value) || []).map((number) => DATA.searches[number]).filter((search) => isNumber(winnerTime(search)));
   if (!group.length) return {none: 'Nothing was measured of these.'};
   const unit = unitOf(Math.min(...group.map(winnerTime)));
-  const x = group.map((search) => search.fields[size]);
+  const x = group.map((search) => search.fields.get(size));
   const traces = [{
     type: 'scatter', mode: 'lines+markers', name: 'winner', x, y: group.map((search) => scaled(unit, winnerTime(search))), line: {color: colours.winner, width: 2}, marker: {size: 8},
-    hoverinfo: 'text', hovertext: group.map((search) => hover(search, search.winner, `${size}=${search.fields[size]}: ${duration(winnerTime(search))}`)),
+    hoverinfo: 'text', hovertext: group.map((search) => hover(search, search.winner, `${size}=${search.fields.get(size)}: ${duration(winnerTime(search))}`)),
   }];
   const names = [...new Set(group.flatMap((search) => search.rivals.map((rival) => rival.name)))];
   names.forEach((name, i) => {
@@ -51,15 +55,15 @@ function sweepTime(colours) {
     const told = group.filter((search) => of(search) && isNumber(of(search).median_s));
     if (told.length) {
       traces.push({
-        type: 'scatter', mode: 'lines+markers', name: plain(short(name, 40)), x: told.map((search) => search.fields[size]), y: told.map((search) => scaled(unit, of(search).median_s)),
+        type: 'scatter', mode: 'lines+markers', name: plain(short(name, 40)), x: told.map((search) => search.fields.get(size)), y: told.map((search) => scaled(unit, of(search).median_s)),
         line: {color: colours.series[i % colours.series.length], dash: 'dot'}, marker: {size: 7, symbol: 'x'},
-        hoverinfo: 'text', hovertext: told.map((search) => plain(`${name}, ${size}=${search.fields[size]}: ${duration(of(search).median_s)}, ${(of(search).median_s / winnerTime(search)).toFixed(3)}× the winner`)),
+        hoverinfo: 'text', hovertext: told.map((search) => plain(`${name}, ${size}=${search.fields.get(size)}: ${duration(of(search).median_s)}, ${(of(search).median_s / winnerTime(search)).toFixed(3)}× the winner`)),
       });
     }
   });
   const library = group.filter((search) => isNumber(search.library_s));
   if (library.length) {
-    traces.push({type: 'scatter', mode: 'lines+markers', name: 'library', x: library.map((search) => search.fields[size]), y: library.map((search) => scaled(unit, search.library_s)), line: {color: colours.dim, dash: 'dash'}, marker: {symbol: 'square'}, hoverinfo: 'text', hovertext: library.map((search) => `library: ${duration(search.library_s)}`)});
+    traces.push({type: 'scatter', mode: 'lines+markers', name: 'library', x: library.map((search) => search.fields.get(size)), y: library.map((search) => scaled(unit, search.library_s)), line: {color: colours.dim, dash: 'dash'}, marker: {symbol: 'square'}, hoverinfo: 'text', hovertext: library.map((search) => `library: ${duration(search.library_s)}`)});
   }
   const wide = Math.min(...x) > 0 && Math.max(...x) / Math.min(...x) > 8;
   const times = traces.flatMap((trace) => trace.y);
@@ -95,10 +99,10 @@ function sweepKnobs(colours) {
     text: `The knobs in which the winners differ, for each ${size}; the bluer, the later a value stands in their order.`,
     traces: [{
       type: 'heatmap', z, x: group.map((_, i) => i), y: knobs.map((_, i) => i), colorscale: pale, zmin: 0, zmax: 1, showscale: false, xgap: 2, ygap: 2,
-      hoverinfo: 'text', text: knobs.map((knob) => group.map((search) => plain(`${size}=${search.fields[size]}: ${knob}=${text(search, knob)}`))),
+      hoverinfo: 'text', text: knobs.map((knob) => group.map((search) => plain(`${size}=${search.fields.get(size)}: ${knob}=${text(search, knob)}`))),
     }],
     layout: {
-      annotations: notes, xaxis: {...categories(colours, group.map((search) => label(search.fields[size])), size), showgrid: false},
+      annotations: notes, xaxis: {...categories(colours, group.map((search) => label(search.fields.get(size))), size), showgrid: false},
       yaxis: {...categories(colours, knobs, ''), showgrid: false},
     },
   };
