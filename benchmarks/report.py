@@ -158,7 +158,8 @@ def main() -> int:
         if asked.screenshots:
             screenshots(web, Path(scratch))
             return 0
-        rows = [measure(web, name, report, Path(scratch), asked.pictures) for name, report in cases() if asked.case in name]
+        chosen = [case for case in cases() if asked.case in case[0]]
+        rows = [measure(web, name, report, Path(scratch), asked.pictures) for name, report in chosen]
         product = web.version
     if asked.case:
         return int(not rows or any(row["console_errors"] for row in rows))
