@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tunesmith.core.model import Model, Rows, Tiles, Work
     from tunesmith.measure.modelled import ModelClock
     from tunesmith.missed import Miss, misses
+    from tunesmith.report.frame import to_pandas
+    from tunesmith.report.html import Report
     from tunesmith.report.terminal import watch
     from tunesmith.takeover import TakeOver, take_over
     from tunesmith.tuned import TunedKernel
@@ -37,6 +39,7 @@ _LAZY = {
     "TakeOver": ("tunesmith.takeover", "TakeOver"),
     "Model": ("tunesmith.core.model", "Model"),
     "ModelClock": ("tunesmith.measure.modelled", "ModelClock"),
+    "Report": ("tunesmith.report.html", "Report"),
     "Rows": ("tunesmith.core.model", "Rows"),
     "Tiles": ("tunesmith.core.model", "Tiles"),
     "TunedKernel": ("tunesmith.tuned", "TunedKernel"),
@@ -55,15 +58,16 @@ _LAZY = {
     "returning": ("tunesmith.chooser", "returning"),
     "rowwise": ("tunesmith.core.hints", "rowwise"),
     "take_over": ("tunesmith.takeover", "take_over"),
+    "to_pandas": ("tunesmith.report.frame", "to_pandas"),
     "watch": ("tunesmith.report.terminal", "watch"),
 }
 
 __all__ = [
     "Axis", "Candidate", "Choice", "Config", "Device", "Failed", "Hints", "Key", "Measured", "Miss", "Model",
-    "ModelClock", "Problem", "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial",
+    "ModelClock", "Problem", "Report", "Resources", "Rows", "Sample", "Shaped", "Space", "TakeOver", "Tiles", "Trial",
     "TunedKernel", "Untried", "Work", "add_device", "autotune", "booleans", "built", "cc", "choices", "choose", "cuda",
     "cute", "flydsl", "integers", "known_device", "known_devices", "misses", "permutations", "plan", "pointwise",
-    "policy", "powers_of_two", "ranks", "returning", "rowwise", "take_over", "watch",
+    "policy", "powers_of_two", "ranks", "returning", "rowwise", "take_over", "to_pandas", "watch",
 ]  # fmt: skip
 
 

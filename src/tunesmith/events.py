@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from tunesmith.core.config import Config
 from tunesmith.core.key import Key
+from tunesmith.core.notebook import choice_html, trials_html
 from tunesmith.core.outcome import Choice, Failed, Measured, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.measure.pick import Verdict
@@ -141,6 +142,10 @@ class Summary:
     def cut_short(self) -> bool:
         """Whether something was left untried for want of time: nothing can be said of all Configs."""
         return self.why_untried in STOPPED and self.counts["untried"] > 0
+
+    def _repr_html_(self) -> str:
+        chosen = "" if self.choice is None else choice_html(self.choice)
+        return chosen + trials_html(self.trials, f"{self.key.kernel}({self.key.problem}) on {self.key.device}")
 
 
 def fate(trial: Trial, how: str) -> str:

@@ -16,6 +16,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
 from tunesmith.core.model import explain
+from tunesmith.core.notebook import Trials
 from tunesmith.core.outcome import Choice, Recording, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.decide import REMEMBERED, Decider
@@ -128,9 +129,9 @@ class TunedKernel:
         """Note that the latest call was another's."""
         self._dispatcher.latest[0] = None
 
-    def trials(self, key: Key) -> Sequence[Trial]:
-        """What is stored of a Key."""
-        return default_store().trials(key)
+    def trials(self, key: Key) -> Trials:
+        """What is stored of a Key; a table in a notebook."""
+        return Trials(default_store().trials(key))
 
     @property
     def latest(self) -> Choice | None:

@@ -40,6 +40,7 @@ from tunesmith.cli.output import (
 )
 from tunesmith.cli.profile import profile
 from tunesmith.cli.record import record
+from tunesmith.cli.report import report
 from tunesmith.cli.sweep import sweep
 from tunesmith.cli.tune import tune
 from tunesmith.cli.verify import verify
@@ -63,6 +64,7 @@ app.command()(works_long(verify))
 app.command()(works_long(record))
 app.command()(works_long(guard))
 app.command()(distill)
+app.command()(report)
 app.command("compile")(works_long(compile_))
 app.command()(kernels)
 app.command()(doctor)

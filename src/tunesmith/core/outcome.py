@@ -137,6 +137,11 @@ class Trial:
     soft: Mapping[str, str] = field(default_factory=dict[str, str])
     checked: str = ""
 
+    def _repr_html_(self) -> str:
+        from tunesmith.core.notebook import trials_html
+
+        return trials_html([self])
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -189,6 +194,11 @@ class Choice:
     conditions: str = ""
     checked: str = ""
     note: str = ""
+
+    def _repr_html_(self) -> str:
+        from tunesmith.core.notebook import choice_html
+
+        return choice_html(self)
 
 
 # --- as plain data ---------------------------------------------------------------------------------
@@ -342,3 +352,8 @@ class Recording:
     protocol: str = ""
     library_s: tuple[float, ...] = ()
     meta: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def _repr_html_(self) -> str:
+        from tunesmith.core.notebook import trials_html
+
+        return trials_html(self.trials, f"{self.kernel}({self.problem}) on {self.device}")

@@ -136,6 +136,34 @@ def ratio_between(one: Trial, other: Trial, confidence: float = CONFIDENCE) -> t
     return a.ratio_to(b, confidence) if len(a.shared_with(b)) >= ENOUGH else None
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A Trial beside the fastest one.
+
+    Attributes:
+        ratio: how many times longer it takes; low, high: its bounds, as sure as all comparisons of a pick are.
+            0 and infinity where the two were not timed side by side.
+        rounds: in which both were timed.
+    """
+
+    trial: Trial
+    ratio: float
+    low: float
+    high: float
+    rounds: int
+
+
+def compared(verdict: Verdict, most: int) -> list[Compared]:
+    """The first of a ranking, each beside the fastest: what `pick` goes by."""
+    timed = [_Timed.of(trial) for trial in verdict.ranking]
+    fastest = timed[0]
+    each = _each_of(fastest, timed, verdict.confidence)
+    return [
+        Compared(one.trial, *one.ratio_to(fastest, each), len(one.shared_with(fastest)))
+        for one in timed[:most]
+    ]  # fmt: skip
+
+
 def unfinished(trials: Sequence[Trial]) -> list[Trial]:
     """Of Trials of searches that never came to an end, those that had not left their race: it may have been stopped."""
     timed = [_Timed.of(trial) for trial in trials if isinstance(trial.outcome, Measured)]
