@@ -171,6 +171,7 @@ def test_opcheck() -> None:
     opcheck(library.layer_norm, (*grown, 1e-5))
     opcheck(library.add_rms_norm_, (x, torch.randn(4, 6), w, 1e-6))
     opcheck(library.rms_norm_backward, (torch.randn(4, 6), x, w, 1e-6))
+    opcheck(library.rms_norm_backward, (torch.randn(4, 6, requires_grad=True), *grown[:2], 1e-6))
 
 
 def test_gradients() -> None:

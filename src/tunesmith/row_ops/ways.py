@@ -45,8 +45,8 @@ def ours(x: Any, *others: Any) -> bool:
 
 
 def by_softmax(x: Any) -> Any:
-    """By what is known to be fastest, nobody else seeing it; torch's where there is nothing to choose, and where x is to
-    be read with the other sign, of which only torch knows."""
+    """By what is known to be fastest, nobody else seeing it; torch's where there is nothing to choose, and where x is
+    to be read with the other sign, of which only torch knows."""
     if not suits(x) or x.is_neg():
         return torch.softmax(x, -1)
     return chooser_of("softmax", _kind(x))(*_of_matrix(x)).view(x.shape)
