@@ -19,7 +19,7 @@ from torch.library import custom_op
 from tunesmith import row_ops as rows
 from tunesmith.backends.call import CallExecutable
 from tunesmith.chooser import Candidate, Chooser, LibraryCall, choose, returning
-from tunesmith.chooser.eager import is_eager
+from tunesmith.chooser.eager import is_eager, is_torchs
 from tunesmith.chooser.settings import allows_reduced, allows_tf32, tf32_state
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
@@ -97,7 +97,7 @@ def _operated(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any)
     if torch.is_autocast_enabled(kind):
         to = torch.get_autocast_dtype(kind)
         a, b, bias = a.to(to), b.to(to), None if bias is None else bias.to(to)
-    if min(a.ndim, b.ndim) < 2:  # torch's own rules for vectors
+    if min(a.ndim, b.ndim) < 2 or is_torchs(a, b, bias):  # torch's own rules for vectors
         return _plainly(a, b, bias, activation, out_dtype)
     return torch.ops.tunesmith.gemm(a, b, bias, activation, out_dtype)
 
@@ -126,9 +126,11 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
     """What an activation was given is computed again; the products are torch's own."""
     a, b, bias = ctx.saved_tensors
+    if ctx.activation is not None:  # in float32, of half precision too: rounded once
+        wide = torch.promote_types(a.dtype, torch.float32)
+        before = (a @ b).to(wide)
+        grad = _derived(ctx.activation, before if bias is None else before + bias.to(wide), grad.to(wide))
     grad = grad.to(a.dtype)
-    if ctx.activation is not None:
-        grad = _derived(ctx.activation, a @ b if bias is None else a @ b + bias, grad)
     of_a, of_b, of_bias = ctx.needs_input_grad[:3]
     grad_a = (grad @ b.mT).sum_to_size(a.shape) if of_a else None
     grad_bias = grad.sum_to_size(bias.shape) if of_bias and bias is not None else None
@@ -161,13 +163,13 @@ class _Known:
 
     Attributes:
         launch: takes the tensors, then `rest`. bare: takes the two tensors alone; `None` where more is needed.
-        aligned: what of the tensors' addresses has to be as it was; `None` where nothing has.
+        alignment: what `_alignment` of the tensors has to be; `None` where anything will do.
     """
 
     launch: Callable[..., Any]
     rest: tuple[Any, ...]
     bare: Callable[[Any, Any], Any] | None
-    aligned: int | None
+    alignment: int | None
 
 
 #: what two tensors and a call's options are → how it is done
@@ -194,13 +196,17 @@ def _product(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) 
         return _found(name, a, b, bias, activation, out_dtype)
     if known.bare is not None:
         return known.bare(a, b)
-    if known.aligned is not None and known.aligned != _alignment(a, b, bias):
+    if known.alignment is not None and known.alignment != _alignment(a, b, bias):
         return _found(None, a, b, bias, activation, out_dtype)
     return known.launch(a, b, bias, *known.rest)
 
 
 def _alignment(a: Any, b: Any, bias: Any) -> int:
-    return (a.data_ptr() | b.data_ptr() | (0 if bias is None else bias.data_ptr())) & 15
+    """Which of the addresses are not divisible by 16, a bit for each: 0 where all are."""
+    addresses = a.data_ptr(), b.data_ptr(), 0 if bias is None else bias.data_ptr()
+    if not (addresses[0] | addresses[1] | addresses[2]) & 15:
+        return 0
+    return sum((address & 15 != 0) << place for place, address in enumerate(addresses))
 
 
 def _found(name: tuple[object, ...] | None, a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
@@ -211,8 +217,10 @@ def _found(name: tuple[object, ...] | None, a: Any, b: Any, bias: Any, activatio
     chosen, clears = chooser(a.device.type), _clears[0]
     made = chosen(*args)
     launch = chosen.dispatcher.known(*args)
-    if name is not None and launch is not None and args[0] is a and args[1] is b and args[2] is bias:
-        bare = getattr(launch, "bare", None)
+    bare = getattr(launch, "bare", None)
+    same = args[0] is a and args[1] is b and args[2] is bias
+    # Without neighbouring elements it may be a part of complex numbers, one of which is to be read with the other sign.
+    if name is not None and launch is not None and same and 1 in a.stride() and 1 in b.stride():
         if len(_known) >= _REMEMBERED:
             _known.clear()
         if clears == _clears[0]:  # nothing new has become known meanwhile
@@ -224,6 +232,10 @@ def _arguments(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any
     """(what the candidates take; `None` where there is nothing to choose, the result's shape where it is another)."""
     dtype, shape = a.dtype, None
     if dtype not in _ALLOWED or b.dtype is not dtype or not (a.is_cuda or a.is_cpu) or not a.numel() or not b.numel():
+        return None, None
+    if any(
+        x is not None and (x.layout is not torch.strided or x.is_neg()) for x in (a, b, bias)
+    ):  # of these only torch knows how they are read
         return None, None
     if a.ndim != 2:
         if a.ndim < 2 or (b.ndim != 2 and a.ndim > 3):

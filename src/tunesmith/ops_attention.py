@@ -13,6 +13,7 @@ import torch
 from torch.library import custom_op
 
 from tunesmith.chooser import BY, Candidate, Chooser, LibraryCall, choose
+from tunesmith.chooser.eager import refuse_tangents
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
@@ -46,8 +47,9 @@ def decode_attention(
     A sequence without keys gets zeros. On a GPU it never waits for the host, so it can be captured into a CUDA graph.
 
     Raises:
-        BadInput: for shapes, dtypes and strides that do not fit.
+        BadInput: for shapes, dtypes and strides that do not fit, and where a forward-mode derivative is wanted.
     """
+    refuse_tangents("decode_attention", q, k, v)
     return torch.ops.tunesmith.decode_attention(q, k, v, lens, pages, scale, max_len)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch.library import custom_op
 
 from tunesmith.chooser import BY, Candidate, Chooser, LibraryCall, choose
+from tunesmith.chooser.eager import refuse_tangents
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
@@ -45,8 +46,9 @@ def fused_moe(
     it never waits for the host, so it can be captured into a CUDA graph.
 
     Raises:
-        BadInput: for shapes and dtypes that do not fit.
+        BadInput: for shapes and dtypes that do not fit, and where a forward-mode derivative is wanted.
     """
+    refuse_tangents("fused_moe", x, w1, w2, topk_weights)
     return torch.ops.tunesmith.fused_moe(x, w1, w2, topk_weights, topk_ids)
 
 

@@ -20,7 +20,7 @@ from tunesmith.core.device import known_device
 from tunesmith.errors import BadInput, DeviceError, MissingEngine, TunesmithWarning
 from tunesmith.kernels.gemm import arguments, cublaslt, reference
 from tunesmith.kernels.gemm.cublaslt_api import DTYPES, Library, Product
-from tunesmith.kernels.gemm.launch import KEPT_STRIDES
+from tunesmith.kernels.strides import KEPT_STRIDES
 
 SOURCE = Path(__file__).parents[1] / "data" / "cublaslt.c"
 STREAM = 77

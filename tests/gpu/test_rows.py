@@ -158,6 +158,63 @@ def test_gradients_are_torchs_and_accumulate() -> None:
     assert off(twice, 2 * once.double()) < 1e-5
 
 
+def test_a_gradients_gradient_and_one_that_is_deterministic() -> None:
+    x, w, slope = (normal(*size, dtype=torch.float32).requires_grad_() for size in ((5, 300), (300,), (5, 300)))
+
+    def second(norm: Any) -> Any:
+        first = torch.autograd.grad(norm(x, w), (x, w), slope, create_graph=True)
+        return torch.autograd.grad(sum(one.square().sum() for one in first), (x, w, slope))
+
+    theirs = second(lambda x, w: rmsnorm.reference(x, w).float())
+    for mine, right in zip(second(ops.rms_norm), theirs, strict=True):
+        assert off(mine, right.double()) < 1e-4
+    many, steep = (normal(20000, 512, dtype=torch.bfloat16) for _ in range(2))
+    scale = normal(512, dtype=torch.bfloat16).requires_grad_()
+    torch.use_deterministic_algorithms(True)
+    try:
+        made = [torch.autograd.grad(ops.rms_norm(many, scale), scale, steep)[0] for _ in range(5)]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(one, made[0]) for one in made)
+
+
+def test_autograd_notices_what_is_written_in_place() -> None:
+    weight = normal(512, dtype=torch.float32).requires_grad_()
+    for write in (ops.add_rms_norm_, add_rmsnorm.add_rmsnorm_):
+        for which in (0, 1):
+            both = normal(64, 512, dtype=torch.float32), normal(64, 512, dtype=torch.float32)
+            product = (weight * both[which]).sum()
+            with torch.no_grad():
+                write(*both)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                product.backward()
+    with torch.inference_mode():
+        ops.add_rms_norm_(normal(64, 512, dtype=torch.float32), normal(64, 512, dtype=torch.float32))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_transforms_are_torchs() -> None:
+    many, w = normal(3, 8, 64, dtype=torch.float32), normal(64, dtype=torch.float32)
+    calls = (
+        (ops.softmax, lambda x: torch.softmax(x, -1)),
+        (lambda x: ops.rms_norm(x, w), lambda x: F.rms_norm(x, (64,), w, 1e-6)),
+        (lambda x: ops.linear(x, many[0]), lambda x: F.linear(x, many[0])),
+    )
+    for ours, theirs in calls:
+        for _ in range(2):
+            ours(many[0])
+        for seen in (
+            lambda call: torch.vmap(call)(many),
+            lambda call: torch.func.grad(lambda x: call(x).square().sum())(many[0]),
+            lambda call: torch.func.jvp(call, (many[0],), (many[1],))[1],
+        ):
+            try:
+                expected = seen(theirs)
+            except (NotImplementedError, RuntimeError):
+                continue  # what torch itself can't do here
+            torch.testing.assert_close(seen(ours), expected, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_opcheck_and_compile() -> None:
     x, w, b = normal(8, 64, dtype=torch.float16), *(normal(64, dtype=torch.float16) for _ in range(2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,21 @@ def test_remembered_calls_are_told_apart() -> None:
         torch.testing.assert_close(ops.linear(a, b, one), F.linear(a, b, one))
 
 
+def test_a_remembered_call_is_of_the_same_alignment() -> None:
+    """Of each tensor: a kernel that is compiled for one that is aligned can't read one that is not."""
+    flat, bias = torch.randn(80), torch.randn(8)
+    aligned, other = flat[:64].view(8, 8), flat[2:66].view(8, 8)
+    assert aligned.data_ptr() % 16 == 0
+    assert other.data_ptr() % 16
+    for _ in range(2):
+        ops.linear(other, aligned, bias)
+    [(name, known)] = ops._known.items()
+    ops._known[name] = replace(known, launch=lambda *_: "remembered")
+    assert ops.linear(other, aligned, bias) == "remembered"
+    for x, w, b in ((aligned, other, bias), (aligned, aligned, bias), (other, aligned, torch.randn(9)[1:])):
+        torch.testing.assert_close(ops.linear(x, w, b), F.linear(x, w, b))
+
+
 def test_mistakes_are_named() -> None:
     x = torch.randn(3, 4)
     with pytest.raises(BadInput, match="unknown activation 'gleu': did you mean 'gelu'"):
@@ -101,6 +117,15 @@ def test_gradients(activation: str) -> None:
         x, w, bias = (torch.randn(*s, requires_grad=True, dtype=torch.float64) for s in (shape, (3, 6), (3,)))
         assert torch.autograd.gradcheck(lambda *args: ops.linear(*args, activation), (x, w, bias))
         assert torch.autograd.gradcheck(lambda *args: ops.linear(*args, activation=activation), (x, w))
+
+
+@pytest.mark.parametrize("activation", ops.ACTIVATIONS)
+def test_a_gradient_in_half_precision_is_rounded_once(activation: str) -> None:
+    x, w = torch.randn(64, 32).bfloat16().requires_grad_(), torch.eye(32).bfloat16()  # so that a product is exact
+    made = torch.autograd.grad(ops.linear(x, w, None, activation), x, torch.ones(64, 32).bfloat16())[0]
+    wide = x.detach().double().requires_grad_()
+    exact = torch.autograd.grad(ACTIVATED[activation](wide).sum(), wide)[0]
+    assert (made != exact.bfloat16()).double().mean() < 1e-2
 
 
 def test_torch_compile_takes_them_whole() -> None:

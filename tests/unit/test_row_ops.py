@@ -111,13 +111,50 @@ def test_mistakes_are_named() -> None:
         (lambda: ops.rms_norm(x, torch.randn(4)), r"weight is \(4,\); needs \(5,\)"),
         (lambda: ops.add_rms_norm_(x, torch.randn(3, 4)), "needs one shape and one dtype"),
         (lambda: ops.add_rms_norm_(x[:1].expand(3, 5), x), "its elements share memory"),
+        (lambda: ops.add_rms_norm_(x, torch.as_strided(x.clone(), (3, 5), (2, 1))), "its elements share memory"),
+        (lambda: ops.layer_norm(x, eps=None), "eps is None; good values: numbers"),
         (lambda: ops.add_rms_norm_(x.clone().requires_grad_(), x), r"call it under torch.no_grad\(\)"),
         (lambda: ops.rows.tune("softmx", x), "unknown operation 'softmx': did you mean 'softmax'"),
         (lambda: ops.rows.tune("softmax", x.double()), "there is nothing to choose"),
+        (lambda: ops.rows.tune("silu_and_mul", x), "needs an even last dimension"),
+        (lambda: ops.rows.scores("add_rms_norm_", x, torch.randn(3, 4)), "needs one shape and one dtype"),
+        (lambda: ops.rows.tune("add_rms_norm_", x[:1].expand(3, 5), x), "its elements share memory"),
+        (lambda: ops.rows.tune("rms_norm", x, torch.randn(4)), r"weight is \(4,\); needs \(5,\)"),
+        (lambda: ops.rows.scores("rms_norm", x, None, None), "eps is None"),
+        (lambda: ops.rows.scores("softmax", x, 0), r"softmax takes \(x\), and was given \(Tensor, int\)"),
+        (lambda: ops.rows.tune("softmax"), r"softmax takes \(x\), and was given \(\)"),
     ]
     for mistake, said in mistakes:
         with pytest.raises(BadInput, match=said):
             mistake()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_without_an_eps_rms_norm_is_torchs_whoever_sees_it(dtype: Any) -> None:
+    x, w, _ = operands(5, 8, dtype=dtype)
+    x = x / 1e3  # so that it matters
+    expected = F.rms_norm(x, (8,), w, None)
+    seen = [ops.rms_norm(x, w, None), ops.rms_norm(x.clone().requires_grad_(), w, None).detach()]
+    compiled = torch.compile(lambda x: ops.rms_norm(x, w, None), fullgraph=True, backend="aot_eager")
+    for made in (*seen, compiled(x)):
+        assert torch.equal(made, expected)
+    made = ops.add_rms_norm_(x.clone(), torch.zeros_like(x), w, None)
+    same(made, (expected, x))
+
+
+def test_autograd_notices_what_is_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a kernel too, of which torch sees nothing."""
+    from tunesmith.kernels import add_rmsnorm
+
+    weight = torch.randn(5, requires_grad=True)
+    for which in (0, 1):
+        both = torch.randn(3, 5), torch.randn(3, 5)
+        product = (weight * both[which]).sum()
+        add_rmsnorm.in_place(lambda *_: None, *both, None, 1e-6)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.backward()
+    with torch.inference_mode():
+        ops.add_rms_norm_(torch.randn(3, 5), torch.randn(3, 5))
 
 
 # --- as torch's operators -----------------------------------------------------------------------------------------
@@ -134,6 +171,7 @@ def test_opcheck() -> None:
     opcheck(library.layer_norm, (*grown, 1e-5))
     opcheck(library.add_rms_norm_, (x, torch.randn(4, 6), w, 1e-6))
     opcheck(library.rms_norm_backward, (torch.randn(4, 6), x, w, 1e-6))
+    opcheck(library.rms_norm_backward, (torch.randn(4, 6, requires_grad=True), *grown[:2], 1e-6))
 
 
 def test_gradients() -> None:
@@ -144,6 +182,48 @@ def test_gradients() -> None:
         assert check(lambda x, w, b: library.layer_norm(x, w, b, 1e-5), (x, weight, bias))
     assert check(library.softmax, (x,))
     assert check(library.silu_and_mul, (x,))
+
+
+def test_second_gradients() -> None:
+    x, w, b = operands(2, 4, dtype=torch.float64, requires_grad=True)
+    library, check = torch.ops.tunesmith, torch.autograd.gradgradcheck
+    for weight, bias in ((w, b), (None, None)):
+        assert check(lambda x, w: library.rms_norm(x, w, 1e-6), (x, weight))
+        assert check(lambda x, w, b: library.layer_norm(x, w, b, 1e-5), (x, weight, bias))
+    assert check(lambda x: library.rms_norm(x, w.detach(), 1e-6), (x,))
+    assert check(library.softmax, (x,))
+    assert check(library.silu_and_mul, (x,))
+    slope = torch.autograd.grad(ops.rms_norm(x, w).pow(3).sum(), x, create_graph=True)[0]
+    third = torch.autograd.grad(torch.autograd.grad(slope.pow(2).sum(), x, create_graph=True)[0].sum(), (x, w))
+    expected = torch.autograd.grad(F.rms_norm(x, (4,), w, 1e-6).pow(3).sum(), x, create_graph=True)[0]
+    same(third, torch.autograd.grad(torch.autograd.grad(expected.pow(2).sum(), x, create_graph=True)[0].sum(), (x, w)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_gradient_of_half_precision_is_rounded_once(dtype: Any) -> None:
+    """Nearly everywhere the nearest number; it was off in every third element where each step was rounded."""
+    both = (3 * torch.randn(40, 64)).to(dtype).requires_grad_()
+    slope = torch.randn(40, 32).to(dtype)
+    made = torch.autograd.grad(ops.silu_and_mul(both), both, slope)[0]
+    wide = both.detach().double().requires_grad_()
+    exact = torch.autograd.grad(F.silu(wide[:, :32]) * wide[:, 32:], wide, slope.double())[0]
+    assert (made != exact.to(dtype)).double().mean() < 1e-3
+
+
+def test_where_torch_is_to_be_deterministic_nothing_is_added_in_any_order() -> None:
+    from tunesmith.kernels import rmsnorm_backward
+
+    x, w, slope = operands(5, 8)
+    into = torch.ones(8)
+    torch.use_deterministic_algorithms(True)
+    try:
+        made = rmsnorm_backward.rmsnorm_backward(slope.expand(5, 8), x, w, dw=into)  # a kernel would want a GPU
+    finally:
+        torch.use_deterministic_algorithms(False)
+    exact = rmsnorm_backward.reference(slope.expand(5, 8), x, w)
+    assert made[1] is into
+    same(made[0], exact[0].float())
+    same(into, 1 + exact[1].float())
 
 
 def test_a_gradient_in_half_precision_is_torchs() -> None:

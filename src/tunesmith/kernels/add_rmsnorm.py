@@ -13,6 +13,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernels import rmsnorm as plain
 from tunesmith.kernels import rows as shared
+from tunesmith.kernels.rows.autograd import tell_autograd
 from tunesmith.kernels.rows.launch import RowKernel
 
 EPS = plain.EPS
@@ -57,22 +58,47 @@ def add_rmsnorm_(x: Any, residual: Any, w: Any = None, eps: float = EPS) -> tupl
     return in_place(kernel, x, residual, w, eps)
 
 
-def in_place(launch: Any, x: Any, residual: Any, w: Any, eps: float) -> tuple[Any, Any]:
+def in_place(launch: Any, x: Any, residual: Any, w: Any, eps: float | None, *, seen: bool = False) -> tuple[Any, Any]:
     """The same by something that takes the kernel's arguments.
+
+    Args:
+        eps: `None` is for a launch that knows what to do with it.
+        seen: whether torch sees what the launch writes; else it is told, and refuses a gradient for which it has saved
+            one of the two.
 
     Raises:
         BadInput: for tensors that do not fit, or share memory within.
+    """
+    flat, other, w, copied = operands(x, residual, w)
+    launch(flat, other, w, *flat.shape, None if eps is None else shared.number("eps", eps))
+    if copied[0]:
+        x.copy_(flat.view(x.shape))
+    if copied[1]:
+        residual.copy_(other.view(x.shape))
+    if not seen:
+        tell_autograd((x, residual))
+    return x, residual
+
+
+def operands(x: Any, residual: Any, w: Any) -> tuple[Any, Any, Any, tuple[bool, bool]]:
+    """(x and residual as (rows, n), w without gaps, which of the two are copies to be written back).
+
+    Raises:
+        BadInput: for tensors that do not fit, or share memory within.
+    """
+    check(x, residual)
+    (flat, copied), (other, other_copied) = shared.written("x", x), shared.written("residual", residual)
+    return flat, other, shared.vector("w", w, flat.shape[1]), (copied, other_copied)
+
+
+def check(x: Any, residual: Any) -> None:
+    """Whether one can be added to the other in place.
+
+    Raises:
+        BadInput: where not.
     """
     if x.shape != residual.shape or x.dtype != residual.dtype:
         raise BadInput(
             f"add_rmsnorm of x {tuple(x.shape)} {x.dtype} and residual {tuple(residual.shape)} {residual.dtype}: "
             "needs one shape and one dtype"
         )
-    (flat, copied), (other, other_copied) = shared.written("x", x), shared.written("residual", residual)
-    w = shared.vector("w", w, flat.shape[1])
-    launch(flat, other, w, *flat.shape, float(eps))
-    if copied:
-        x.copy_(flat.view(x.shape))
-    if other_copied:
-        residual.copy_(other.view(x.shape))
-    return x, residual

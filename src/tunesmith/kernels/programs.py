@@ -20,6 +20,7 @@ from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, MissingEngine
 from tunesmith.kernel import Built, Specialised, Task
+from tunesmith.kernels.strides import Others
 
 FLOATS = ("bfloat16", "float16", "float32")
 
@@ -202,7 +203,11 @@ class ProgramsKernel:
         names = list(self.signature.parameters)
         strided = [(names.index(name), self._args[name].stride()) for name in self._all if self._args[name] is not None]
         places, known = tuple(place for place, _ in strided), [strides for _, strides in strided]
-        device, empty, others = self._args[self._all[0]].device, torch.empty, _Others(self, config)
+
+        def launch_for(args: Sequence[Any]) -> Callable[..., Any]:
+            return self.for_call(args).load(config, Problem({}), None).launch
+
+        device, empty, others = self._args[self._all[0]].device, torch.empty, Others(launch_for, places)
         slots = {None: 0, **{name: at for at, name in enumerate([*names, *[a.name for a in wanted.fresh]], 1)}}
         fresh = [(array.shape, array.dtype) for array in wanted.fresh]
         steps = [
@@ -237,20 +242,6 @@ def _triton_kernel(module: str, program: str, knobs: frozenset[str]) -> Any:
     from tunesmith.backends.triton.kernel import TritonKernel
 
     return TritonKernel(getattr(import_module(module), program), knobs)
-
-
-class _Others:
-    """Launches for calls of the same Problem with other strides, each compiled when it is first seen."""
-
-    def __init__(self, kernel: ProgramsKernel, config: Config) -> None:
-        self._kernel, self._config = kernel, config
-        self._known: dict[object, Callable[..., Any]] = {}
-
-    def __call__(self, *args: Any) -> Any:
-        strides = tuple(value.stride() for value in args if hasattr(value, "stride"))
-        if strides not in self._known:
-            self._known[strides] = self._kernel.for_call(args).load(self._config, Problem({}), None).launch
-        return self._known[strides](*args)
 
 
 @dataclass(frozen=True)

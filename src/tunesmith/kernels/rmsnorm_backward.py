@@ -13,6 +13,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernels import rows as shared
 from tunesmith.kernels.rmsnorm import EPS
+from tunesmith.kernels.rows.autograd import tell_autograd
 from tunesmith.kernels.rows.launch import RowKernel
 
 _hints = shared.hints(reads=2, stays=True)
@@ -64,7 +65,7 @@ def rmsnorm_backward(
 ) -> tuple[Any, Any]:
     """(dx (…, n), dw): the gradient of `rmsnorm(x, w, eps)` for dy, with the Config known for its shape, else the
     default. What w's gradient is gets added to dw, which is made of zeros where it is not given; in float32, in an
-    order that differs from launch to launch.
+    order that differs from launch to launch. Under `torch.use_deterministic_algorithms(True)` it is torch's formula.
 
     Raises:
         BadInput: for tensors that are not on a GPU, or do not fit.
@@ -82,8 +83,11 @@ def rmsnorm_backward(
         dw = torch.zeros(n, device=x.device, dtype=torch.float32)
     elif tuple(dw.shape) != (n,) or dw.dtype != torch.float32 or not dw.is_contiguous():
         raise BadInput(f"dw is {tuple(dw.shape)} {dw.dtype}; needs ({n},) torch.float32, without gaps")
+    if torch.are_deterministic_algorithms_enabled():
+        wide = None if w is None else shared.vector("w", w, n).float()
+        of_x, of_w = formula(slope.float(), flat.float(), wide, float(eps))
+        return of_x.to(x.dtype).view(x.shape), dw.add_(of_w)
     dx = torch.empty(tuple(flat.shape), device=x.device, dtype=x.dtype)
-    kernel(
-        slope, flat, shared.vector("w", w, n), dx, dw, *flat.shape, float(eps)
-    )  # fmt: skip
+    kernel(slope, flat, shared.vector("w", w, n), dx, dw, *flat.shape, float(eps))
+    tell_autograd((dw,))
     return dx.view(x.shape), dw

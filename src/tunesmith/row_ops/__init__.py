@@ -6,13 +6,14 @@ own they are torch's. Computed in float32 by our kernels, whatever the dtype.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from tunesmith.chooser import Chooser
-from tunesmith.chooser.eager import is_eager
+from tunesmith.chooser.eager import is_eager, is_torchs
 from tunesmith.errors import BadInput
 from tunesmith.events import Summary
 from tunesmith.kernels import layernorm as layer
@@ -28,6 +29,7 @@ from tunesmith.row_ops.ways import (
     by_softmax,
     chooser_of,
     ours,
+    torchs_add_rms_norm,
     torchs_rms_norm,
     torchs_silu_and_mul,
     way_of,
@@ -52,8 +54,14 @@ def softmax(x: Any, dim: int = -1) -> Any:  # (…, n)
     return operators.softmax(x) if ours(x) else torch.softmax(x, dim)
 
 
-def rms_norm(x: Any, weight: Any = None, eps: float = rms.EPS) -> Any:  # x: (…, n), weight: (n,)
-    """x / √(mean(x²) + eps) · weight along the last dimension, by what is fastest for its shape."""
+def rms_norm(x: Any, weight: Any = None, eps: float | None = rms.EPS) -> Any:  # x: (…, n), weight: (n,)
+    """x / √(mean(x²) + eps) · weight along the last dimension, by what is fastest for its shape.
+
+    Args:
+        eps: with `None` it is torch's own call, which takes a number by the dtype.
+    """
+    if eps is None:
+        return torchs_rms_norm(x, weight, None)
     if is_eager(x, weight):
         return by_rms_norm(x, weight, eps)
     return operators.rms_norm(x, weight, eps) if ours(x, weight) else torchs_rms_norm(x, weight, eps)
@@ -65,7 +73,11 @@ def layer_norm(
     bias: Any = None,  # (n,)
     eps: float = layer.EPS,
 ) -> Any:
-    """(x - mean(x)) / √(var(x) + eps) · weight + bias along the last dimension, by what is fastest for its shape."""
+    """(x - mean(x)) / √(var(x) + eps) · weight + bias along the last dimension, by what is fastest for its shape.
+
+    Raises:
+        BadInput: for a weight or bias that does not fit.
+    """
     if is_eager(x, weight, bias):
         return by_layer_norm(x, weight, bias, eps)
     if ours(x, weight, bias):
@@ -77,11 +89,11 @@ def add_rms_norm_(
     x: Any,  # (…, n)
     residual: Any,  # (…, n)
     weight: Any = None,  # (n,)
-    eps: float = rms.EPS,
+    eps: float | None = rms.EPS,
 ) -> tuple[Any, Any]:
     """residual += x, then x = residual / √(mean(residual²) + eps) · weight: both in place, by what is fastest.
 
-    Has no gradient, as both of its inputs are overwritten.
+    Has no gradient, as both of its inputs are overwritten. With `eps=None` it is torch's, as of `rms_norm`.
 
     Returns:
         (x, residual), which hold the norm and the sum.
@@ -93,6 +105,8 @@ def add_rms_norm_(
         raise BadInput("add_rms_norm_ overwrites what a gradient needs: call it under torch.no_grad()")
     if is_eager(x, residual, weight):
         by_add_rms_norm(x, residual, weight, eps)
+    elif eps is None or is_torchs(x, residual, weight):
+        torchs_add_rms_norm(x, residual, weight, eps)
     else:
         operators.add_rms_norm_(x, residual, weight, eps)
     return x, residual
@@ -141,13 +155,18 @@ def chooser(operation: str, device: str) -> Chooser:
 def _call(operation: str, args: Sequence[Any]) -> tuple[Chooser, tuple[Any, ...]]:
     """(what chooses for a call, what its candidates take)."""
     way = way_of(operation)
+    takes = list(inspect.signature(way.arguments).parameters)
+    if not 1 <= len(args) <= len(takes) or not isinstance(args[0], torch.Tensor):
+        said = ", ".join(type(value).__name__ for value in args)
+        raise BadInput(f"{operation} takes ({', '.join(takes)}), and was given ({said})")
+    given = way.arguments(*args)
     if not ours(*[value for value in args if hasattr(value, "dtype")]):
         x = args[0]
         raise BadInput(
             f"{operation} of {tuple(x.shape)} in {x.dtype} is torch's: there is nothing to choose; good ones have "
             "elements, all in bfloat16, float16 or float32, outside autocast"
         )
-    return chooser(operation, args[0].device.type), way.arguments(*args)
+    return chooser(operation, args[0].device.type), given
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch.library import custom_op
 
 from tunesmith.kernels import rmsnorm_backward as gradient
 from tunesmith.kernels import rows
+from tunesmith.kernels.rmsnorm import EPS
 from tunesmith.row_ops.ways import by_add_rms_norm, by_layer_norm, by_rms_norm, by_silu_and_mul, by_softmax, suits
 
 _operation: Any = custom_op  # torch's own types leave half of it unsaid
@@ -39,6 +41,11 @@ def _rms_norm_backward(
     """(of x, of the weight, float32 or x's float64): by our kernel on a GPU."""
     if x.is_cuda and suits(x, weight, grad):
         return gradient.rmsnorm_backward(grad, x, weight, eps)
+    return _rms_norm_formula(grad, x, weight, eps)
+
+
+def _rms_norm_formula(grad: Any, x: Any, weight: Any = None, eps: float = EPS) -> tuple[Any, Any]:
+    """The same by torch."""
     wide = torch.promote_types(x.dtype, torch.float32)
     weight = None if weight is None else weight.to(wide)
     of_x, of_w = gradient.formula(_matrix(grad).to(wide), _matrix(x).to(wide), weight, eps)
@@ -118,6 +125,14 @@ def _rms_norm_gradient(ctx: Any, grad: Any) -> Any:
     return of_x, None if weight is None else of_w.to(weight.dtype), None
 
 
+def _rms_norm_second_gradient(ctx: Any, of_x: Any, of_w: Any) -> Any:
+    """By torch, of the formula that the kernel computes."""
+    grad, x, weight = ctx.saved_tensors
+    arrays = (grad, x) if weight is None else (grad, x, weight)
+    made = torch.func.vjp(partial(_rms_norm_formula, eps=ctx.eps), *arrays)[1]((of_x, of_w))
+    return (*made, *[None] * (4 - len(made)))
+
+
 def _layer_norm_gradient(ctx: Any, grad: Any) -> Any:
     """Torch's; the mean and the deviation are computed again."""
     x, weight, bias = ctx.saved_tensors
@@ -135,13 +150,16 @@ def _keep_input(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _silu_and_mul_gradient(ctx: Any, grad: Any) -> Any:
+    """In float32, of a half-precision x too: rounded once."""
     [x] = ctx.saved_tensors
-    gate, up = x.chunk(2, -1)
-    part = torch.sigmoid(gate)
-    return torch.cat([grad * up * part * (1 + gate * (1 - part)), grad * gate * part], -1)
+    wide = torch.promote_types(x.dtype, torch.float32)
+    gate, up = x.to(wide).chunk(2, -1)
+    part, grad = torch.sigmoid(gate), grad.to(wide)
+    return torch.cat([grad * up * part * (1 + gate * (1 - part)), grad * gate * part], -1).to(x.dtype)
 
 
 _softmax_operator.register_autograd(_softmax_backward, setup_context=_keep_result)
 _rms_norm_operator.register_autograd(_rms_norm_gradient, setup_context=_keep_inputs)
+_rms_norm_backward.register_autograd(_rms_norm_second_gradient, setup_context=_keep_inputs)
 _layer_norm_operator.register_autograd(_layer_norm_gradient, setup_context=_keep_inputs)
 _silu_and_mul_operator.register_autograd(_silu_and_mul_gradient, setup_context=_keep_input)

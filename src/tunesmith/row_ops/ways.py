@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tunesmith.chooser import Candidate, Chooser, LibraryCall, choose, returning
+from tunesmith.chooser.eager import is_torchs
 from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, unknown
@@ -35,43 +36,46 @@ def suits(x: Any, *others: Any) -> bool:
 
 
 def ours(x: Any, *others: Any) -> bool:
-    """The same, outside autocast, under which torch's own calls know in which dtype they compute."""
-    return suits(x, *others) and not torch.is_autocast_enabled(x.device.type)
+    """The same, outside autocast, under which torch's own calls know in which dtype they compute, and where an operator
+    of ours will do."""
+    return suits(x, *others) and not torch.is_autocast_enabled(x.device.type) and not is_torchs(x, *others)
 
 
 # --- from a call to a candidate ---
 
 
 def by_softmax(x: Any) -> Any:
-    """By what is known to be fastest, nobody else seeing it; torch's where there is nothing to choose."""
-    if not suits(x):
+    """By what is known to be fastest, nobody else seeing it; torch's where there is nothing to choose, and where x is
+    to be read with the other sign, of which only torch knows."""
+    if not suits(x) or x.is_neg():
         return torch.softmax(x, -1)
     return chooser_of("softmax", _kind(x))(*_of_matrix(x)).view(x.shape)
 
 
 def by_rms_norm(x: Any, weight: Any, eps: float) -> Any:
     """See `by_softmax`."""
-    if not suits(x, weight):
+    if not suits(x, weight) or x.is_neg():
         return torchs_rms_norm(x, weight, eps)
     return chooser_of("rms_norm", _kind(x))(*_for_rms_norm(x, weight, eps)).view(x.shape)
 
 
 def by_layer_norm(x: Any, weight: Any, bias: Any, eps: float) -> Any:
     """See `by_softmax`."""
-    if not suits(x, weight, bias):
+    if not suits(x, weight, bias) or x.is_neg():
         return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
     return chooser_of("layer_norm", _kind(x))(*_for_layer_norm(x, weight, bias, eps)).view(x.shape)
 
 
-def by_add_rms_norm(x: Any, residual: Any, weight: Any, eps: float) -> None:
-    """See `by_softmax`. Writes x and residual."""
-    by = chooser_of("add_rms_norm_", _kind(x)) if suits(x, residual, weight) else _torch_adds
-    adding.in_place(by, x, residual, weight, eps)
+def by_add_rms_norm(x: Any, residual: Any, weight: Any, eps: float | None) -> None:
+    """See `by_softmax`. Writes x and residual; with torch's own `eps` where that is None."""
+    has_choice = eps is not None and suits(x, residual, weight) and not (x.is_neg() or residual.is_neg())
+    by = chooser_of("add_rms_norm_", _kind(x)) if has_choice else _torch_adds
+    adding.in_place(by, x, residual, weight, eps, seen=x.is_cpu or not has_choice)
 
 
 def by_silu_and_mul(x: Any) -> Any:
     """See `by_softmax`."""
-    if not suits(x):
+    if not suits(x) or x.is_neg():
         return torchs_silu_and_mul(x)
     return chooser_of("silu_and_mul", _kind(x))(*_for_silu_and_mul(x)).view(*x.shape[:-1], x.shape[-1] // 2)
 
@@ -87,32 +91,38 @@ def _of_matrix(x: Any) -> tuple[Any, ...]:
 
 def _for_rms_norm(x: Any, weight: Any = None, eps: float = rms.EPS) -> tuple[Any, ...]:
     flat, *sizes = _of_matrix(x)
-    return flat, rows.vector("weight", weight, flat.shape[1]), *sizes, float(eps)
+    return flat, rows.vector("weight", weight, flat.shape[1]), *sizes, rows.number("eps", eps)
 
 
 def _for_layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = layer.EPS) -> tuple[Any, ...]:
     flat, *sizes = _of_matrix(x)
     n = flat.shape[1]
-    return flat, rows.vector("weight", weight, n), rows.vector("bias", bias, n), *sizes, float(eps)
+    return flat, rows.vector("weight", weight, n), rows.vector("bias", bias, n), *sizes, rows.number("eps", eps)
 
 
 def _for_add(x: Any, residual: Any, weight: Any = None, eps: float = rms.EPS) -> tuple[Any, ...]:
-    flat, *sizes = _of_matrix(x)
-    other = rows.matrix("residual", residual)
-    return flat, other, rows.vector("weight", weight, flat.shape[1]), *sizes, float(eps)
+    flat, other, w, _ = adding.operands(x, residual, weight)
+    return flat, other, w, *flat.shape, rows.number("eps", eps)
 
 
 def _for_silu_and_mul(x: Any) -> tuple[Any, ...]:
-    flat, height, wide = _of_matrix(x)
-    return flat, height, wide // 2
+    flat, height, _ = _of_matrix(x)
+    return flat, height, gating.half("x", x)
 
 
 # --- candidates ---
 
 
-def torchs_rms_norm(x: Any, weight: Any, eps: float) -> Any:
+def torchs_rms_norm(x: Any, weight: Any, eps: float | None) -> Any:
     """Along the last dimension."""
     return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def torchs_add_rms_norm(x: Any, residual: Any, weight: Any, eps: float | None) -> None:
+    """In place, on tensors of any kind."""
+    adding.check(x, residual)
+    residual.add_(x)
+    x.copy_(torchs_rms_norm(residual, weight, eps))
 
 
 def torchs_silu_and_mul(x: Any) -> Any:
@@ -133,9 +143,8 @@ def _torch_layer_norm(x: Any, w: Any, b: Any, rows: int, n: int, eps: float) -> 
     return F.layer_norm(x, (n,), w, b, eps)
 
 
-def _torch_adds(x: Any, residual: Any, w: Any, rows: int, n: int, eps: float) -> Any:
-    residual.add_(x)
-    x.copy_(F.rms_norm(residual, (n,), w, eps))
+def _torch_adds(x: Any, residual: Any, w: Any, rows: int, n: int, eps: float | None) -> Any:
+    torchs_add_rms_norm(x, residual, w, eps)
     return x, residual
 
 

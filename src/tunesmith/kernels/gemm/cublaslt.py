@@ -18,8 +18,9 @@ from tunesmith.core.space import Space
 from tunesmith.errors import BadInput, DeviceError, MissingEngine, TunesmithWarning
 from tunesmith.kernel import Built, Specialised
 from tunesmith.kernels.gemm.cublaslt_api import Library, Matrix, Product, Wanted
-from tunesmith.kernels.gemm.launch import SAME, GemmKernel, Others, Outline
+from tunesmith.kernels.gemm.launch import MATRICES, SAME, GemmKernel, Outline
 from tunesmith.kernels.gemm.memory import fresh
+from tunesmith.kernels.strides import Others
 
 #: Algorithms that are asked for: behind the first few come others that the library itself thinks slow.
 PROPOSED = 8
@@ -171,7 +172,7 @@ def _launch_for(args: Sequence[Any], listed: Product, number: int) -> Callable[.
     def for_others(args: Sequence[Any]) -> Callable[..., Any]:
         return _launch_for(args, listed, number)
 
-    return _launch(args, run, workspace_bytes, Others(for_others))
+    return _launch(args, run, workspace_bytes, Others(for_others, MATRICES))
 
 
 def _runner(args: Sequence[Any], listed: Product, number: int) -> tuple[Callable[..., None] | None, int]:

@@ -20,6 +20,7 @@ from tunesmith.errors import BadInput
 from tunesmith.kernel import Built, Specialised, Task
 from tunesmith.kernels.gemm.counters import counters
 from tunesmith.kernels.gemm.memory import fresh
+from tunesmith.kernels.strides import Others
 
 SIZES = ("batch", "M", "N", "K")
 #: what a call is made of: see `kernels.gemm.arguments`
@@ -32,8 +33,8 @@ COMPUTED = frozenset({"EVEN_K", "WIDE", "PRECISION", "ACTIVATION", "DESCRIBED", 
 #: what addresses and strides of a matrix have to be divisible by where the copy engine reads it
 TMA_BYTES = 16
 ACTIVATIONS = ("relu", "gelu", "silu")
-#: Kinds of strides of one Problem whose launches are kept: views of a buffer that grows have ever new ones.
-KEPT_STRIDES = 64
+#: the places of a and b
+MATRICES = (0, 1)
 #: an output of a's dtype
 SAME = "same"
 
@@ -205,7 +206,7 @@ class GemmKernel:
         def launch_for(args: Sequence[Any]) -> Callable[..., Any]:
             return self.for_call(args, self._device).load(config, Problem({}), None).launch
 
-        others = Others(launch_for)
+        others = Others(launch_for, MATRICES)
         launch = _launch(wanted, loaded.launch, (a.strides, b.strides), others, self._args)
         return GemmExecutable(config, loaded.resources, launch)
 
@@ -321,25 +322,3 @@ def _with_scratch(run: Callable[..., Any], device: Any) -> Callable[..., Any]:
         run(*args)
 
     return lambda *args: copy_context().run(inside, *args)
-
-
-class Others:
-    """Launches for calls of the same Problem with other strides, each made when it is first seen.
-
-    Args:
-        launch_for: makes the one for the strides of a call's arguments.
-    """
-
-    def __init__(self, launch_for: Callable[[Sequence[Any]], Callable[..., Any]]) -> None:
-        self._launch_for = launch_for
-        self._known: dict[tuple[object, ...], Callable[..., Any]] = {}
-
-    def __call__(self, *args: Any) -> Any:
-        strides = args[0].stride(), args[1].stride()
-        launch = self._known.get(strides)
-        if launch is None:
-            launch = self._launch_for(args)
-            if len(self._known) >= KEPT_STRIDES:
-                self._known.clear()
-            self._known[strides] = launch
-        return launch(*args)

@@ -58,10 +58,28 @@ def written(name: str, x: Any) -> tuple[Any, bool]:  # (…, n)
     Raises:
         BadInput: for a tensor without dimensions, and one whose elements share memory.
     """
-    if any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True)):
-        raise BadInput(f"{name} is written in place, and its elements share memory (it is expanded): clone it first")
+    within = 1  # elements from the first to behind the last, in the dimensions of smaller steps
+    for step, size in () if x.is_contiguous() else sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1 and step < within:
+            raise BadInput(
+                f"{name} is written in place, and its elements share memory: it is {tuple(x.shape)} with strides "
+                f"{tuple(x.stride())}; clone it first"
+            )
+        within += (size - 1) * step if size > 1 else 0
     made = matrix(name, x)
     return made, made.data_ptr() != x.data_ptr()
+
+
+def number(name: str, value: Any) -> float:
+    """As a float: of another type it would be a constant of a binary.
+
+    Raises:
+        BadInput: for what is no number.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise BadInput(f"{name} is {value!r}; good values: numbers, 1e-6") from None
 
 
 def vector(name: str, w: Any, n: int) -> Any:  # (n,)
