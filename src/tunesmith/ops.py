@@ -41,7 +41,8 @@ __all__ = [
     "rms_norm", "route", "rows", "scores", "silu_and_mul", "softmax", "tune",
 ]  # fmt: skip
 
-#: how many Configs a search tries, the library's calls among them
+#: how many Configs a search tries, the library's calls among them. They run in this process: libraries' calls and
+#: kernels of ours, which are tested all over their spaces, need no worker, whose start takes longer than a search.
 TRIED = 72
 _operation: Any = custom_op  # torch's own types leave half of it unsaid
 #: what torch allows its libraries for a dtype, as it says it: read on every call
@@ -405,7 +406,7 @@ def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
         f"linear_{kind}", {"torch": Candidate(torchs), **candidates}, args=_by_torch, reference=_reference,
         key=["batch", "M", "N", "K", "activation", "out", "precision"], strides=["a", "b"], dims=["M", "N", "K"],
         flags={**gemm.kernel.flags, "b.strides": "1x"}, settings=None, policy="lookup", most=TRIED, depends=["torch"],
-        **more,
+        isolate=False, **more,
     )  # fmt: skip
     made.use_table(Packaged("tunesmith.kernels", f"linear_{kind}"))  # by exact sizes: others are torch's
     made.dispatcher.on_clear.append(_forget)

@@ -152,7 +152,8 @@ def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
     return choose(
         f"decode_attention_{kind}", {"torch": Candidate(torchs), **candidates}, args=_by_torch, reference=_reference,
         key=["B", "HQ", "HKV", "D", "S", "page_size"], dims=["B", "HQ", "HKV", "D", "S"], buckets={"S": "pow2"},
-        flags=ours.kernel.flags, policy="lookup", most=TRIED, depends=["torch"], **more,
+        flags=ours.kernel.flags, policy="lookup", most=TRIED, depends=["torch"], isolate=False,
+        **more,
     )  # fmt: skip
 
 

@@ -176,7 +176,7 @@ def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
     return choose(
         f"fused_moe_{kind}", {"torch": Candidate(torchs), **candidates}, args=_by_torch, reference=_reference,
         key=["M", "E", "N", "K", "top_k"], strides=["w1", "w2"], flags=ours.kernel.flags, policy="lookup", most=TRIED,
-        depends=["torch"], **more,
+        depends=["torch"], isolate=False, **more,
     )  # fmt: skip
 
 

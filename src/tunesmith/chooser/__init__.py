@@ -70,6 +70,7 @@ def choose(
     hot: Sequence[str] = (),
     depends: Sequence[str] | None = None,
     writes: Sequence[str] = (),
+    isolate: bool | None = None,
 ) -> Chooser:
     """Make one function of several ways of doing an operation: for each Problem the fastest of them is called.
 
@@ -84,7 +85,8 @@ def choose(
         library: which candidate is the library's call; the first if not given.
         default: which Config, with its candidate as `by`, is used where nothing is known and nothing may be measured;
             the library's call if not given.
-        key, strides, buckets, dims, flags, make_inputs, policy, budget_s, margin, confidence, clock, hot: see autotune.
+        key, strides, buckets, dims, flags, make_inputs, policy, budget_s, margin, confidence, clock, hot, isolate: see
+            autotune.
         reference: the operation in float64, given the arguments by name.
         settings: of this process, that change what a library computes: their names and values are part of the key, and
             are read on every call. `torch`: those of `torch_settings`, where torch is imported; `None` for none.
@@ -119,6 +121,7 @@ def choose(
         dims=dims, flags=flags, make_inputs=make_inputs, reference=reference,
         tolerance=COARSE if reference else None, policy=policy, budget_s=budget_s, candidates=most,
         margin=margin, confidence=confidence, clock=clock, hot=hot, restore_value=writes, outputs=writes,
+        isolate=isolate,
         model=Mixed(_no_work, split=alternatives.of, models=models) if models else None,
     )(alternatives)  # fmt: skip
     return Chooser(alternatives, usual.declared, reference)

@@ -237,5 +237,5 @@ def _chooser(operation: str, kind: str) -> Chooser:
         f"{operation.rstrip('_')}_{kind}", {"torch": Candidate(_Torch(way.torchs, way.kernel)), **candidates},
         args=way.torchs, key=["rows", "n"], reference=declared.against.reference, writes=way.writes,
         make_inputs=make_inputs if on_gpu else partial(make_inputs, device="cpu"), settings=None, policy="lookup",
-        most=rows.TRIED, clock="graph" if on_gpu else None, depends=["torch"],
+        most=rows.TRIED, clock="graph" if on_gpu else None, depends=["torch"], isolate=False,
     )  # fmt: skip
