@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -65,6 +65,38 @@ def brute(sections: Sequence[Section[str]], by: str) -> int:
     raise AssertionError("a key for each size always will do")
 
 
+def lost(sections: Sequence[Section[str]], rows: Sequence[tuple[int, int, str]]) -> float:
+    """What is lost in all, a doubling of the sizes counting as one, by rows (first section, last section, decision)."""
+    return sum(
+        math.log2((one.last + 1) / one.first) * one.losses[decision]
+        for first, last, decision in rows
+        for one in sections[first : last + 1]
+    )
+
+
+@pytest.mark.parametrize("by", ["ceil", "floor"])
+@given(sections=some_sections())
+@settings(max_examples=30, deadline=None)
+def test_of_the_smallest_tables_it_loses_least(sections: list[Section[str]], by: str) -> None:
+    found = cover(sections, by, LIMIT)
+    n, ways = len(sections), list[float]()
+    for ends in combinations(range(n - 1), len(found.rows) - 1):
+        rows: list[tuple[int, int, str]] = []
+        for first, last in pairwise([-1, *ends, n - 1]):
+            fits = [d for d in "abc" if all(s.losses.get(d, 1.0) <= LIMIT for s in sections[first + 1 : last + 1])]
+            if not fits:
+                break
+            rows.append(min(((first + 1, last, d) for d in fits), key=lambda row: lost(sections, [row])))
+        else:
+            ways.append(lost(sections, rows))
+    mine, upto = 0.0, sections[-1].last
+    for first, last, decision in served(rule(by), found.rows, upto):
+        assert decision is not None
+        within = [i for i, one in enumerate(sections) if first <= one.first and one.last <= last]
+        mine += lost(sections, [(within[0], within[-1], decision)])
+    assert mine == pytest.approx(min(ways))
+
+
 @pytest.mark.parametrize("by", ONE_SIDED)
 @given(sections=some_sections())
 @settings(max_examples=30, deadline=None)
@@ -122,7 +154,7 @@ def test_a_table_up_to_any_size_takes_no_longer_than_its_rows(by: str) -> None:
     found = cover(sections, by, LIMIT)
     assert len(found.rows) <= 45
     assert found.worst <= LIMIT
-    assert {decision for first, last, decision in served(rule(by), found.rows, top) if last > 2**20} == {"b"}
+    assert {decision for _, last, decision in served(rule(by), found.rows, top) if last > 2**20} == {"b"}
 
 
 def test_what_cannot_be_is_said() -> None:

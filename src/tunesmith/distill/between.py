@@ -56,9 +56,10 @@ def expecting(model: Model, device: str, size: str) -> Fill:
 def _filled(
     group: Group, size: str, device: str, solved: Sequence[Solved], prior: Callable[[Problem], Prior | None]
 ) -> Group:
+    """With what is expected of sizes up to the last that was tuned."""
     sizes = dict(group.sizes)
     configs = list(dict.fromkeys(config for one in group.sizes.values() for config in one.losses))
-    for between in grid(min(sizes), max(sizes)):
+    for between in grid(0, max(sizes)):  # below the first, too: a table's first row serves them
         if between not in group.sizes:
             problem = Problem({**group.fields, size: between})
             sizes[between] = Tuned(problem, _expected(problem, device, configs, solved, prior(problem)), expected=True)

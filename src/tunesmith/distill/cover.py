@@ -84,7 +84,9 @@ def cover(sections: Sequence[Section[T]], by: str, max_loss: float) -> Cover[T]:
     else:
         _check(sections, max_loss)
         rows = _nearest(sections, max_loss) if how.kind == "nearest" else _one_sided(sections, how, max_loss)
-    rows = _gentler(sections, how, dict(sorted(rows.items())))
+    rows = dict(sorted(rows.items()))
+    if how.kind in ("nearest", "padded"):
+        rows = _gentler(sections, how, rows)
     return Cover(rows, worst(sections, how, rows))
 
 
@@ -132,27 +134,44 @@ def _check(sections: Sequence[Section[T]], max_loss: float) -> None:
 
 
 def _one_sided(sections: Sequence[Section[T]], how: Rule, max_loss: float) -> dict[int, T]:
-    """As far as possible each time; of those that go as far, the one that loses least."""
+    """Of the ways with the fewest rows the one that loses least in all: what is expected may hold a little beside."""
+    #: from each Section to the end: (rows, what is lost, the last Section of the first row, its decision)
+    ways: list[tuple[int, float, int, T | None]] = [(0, 0.0, -1, None)]
+    for start in reversed(range(len(sections))):
+        after = [
+            (end, decision, lost, ways[-1 - (end - start)])
+            for end, decision, lost in _rows_from(sections, start, max_loss)
+        ]
+        ways.append(
+            min(((rest[0] + 1, rest[1] + lost, end, decision) for end, decision, lost, rest in after), key=_cost)
+        )
     rows: dict[int, T] = {}
     i = 0
     while i < len(sections):
-        end, decision = _farthest(sections, i, max_loss)
+        _, _, end, decision = ways[len(sections) - i]
+        assert decision is not None
         rows[sections[end].last if how.kind == "ceil" else sections[i].first] = decision
         i = end + 1
     return rows
 
 
-def _farthest(sections: Sequence[Section[T]], start: int, max_loss: float) -> tuple[int, T]:
-    """(the last Section that one decision can serve from `start` on, that decision)."""
-    alive = {d: loss for d, loss in sections[start].losses.items() if loss <= max_loss}
-    end = start
-    for i in range(start + 1, len(sections)):
-        losses = sections[i].losses
-        left = {d: max(most, losses[d]) for d, most in alive.items() if losses.get(d, math.inf) <= max_loss}
-        if not left:
-            break
-        end, alive = i, left
-    return end, min(alive, key=lambda decision: alive[decision])
+def _cost(way: tuple[int, float, int, object]) -> tuple[int, float]:
+    return way[:2]
+
+
+def _rows_from(sections: Sequence[Section[T]], start: int, max_loss: float) -> Iterator[tuple[int, T, float]]:
+    """(last Section, decision, what it loses there in all) of each row that could begin at a Section: the best for
+    each. Sizes count by their doublings."""
+    alive = {d: 0.0 for d, loss in sections[start].losses.items() if loss <= max_loss}
+    for end in range(start, len(sections)):
+        here, weight = sections[end].losses, math.log2((sections[end].last + 1) / max(1, sections[end].first))
+        alive = {
+            d: lost + weight * here[d] for d, lost in alive.items() if here.get(d, math.inf) <= max_loss
+        }  # fmt: skip
+        if not alive:
+            return
+        decision = min(alive, key=lambda one: alive[one])
+        yield end, decision, alive[decision]
 
 
 # --- the key that a size is padded to ------------------------------------------------------------------
