@@ -81,6 +81,16 @@ def write(
     return path
 
 
+def typed(paths: Sequence[Path], usual: Sequence[Path]) -> str:
+    """Files as one would type them: nothing for the usual ones, a pattern for all recordings of a folder."""
+    if list(paths) == list(usual):
+        return ""
+    folders = {path.parent for path in paths}
+    if len(folders) == 1 and set(paths) == set((folder := folders.pop()).glob("*.json.gz")):
+        return f" {folder}/*.json.gz"
+    return "".join(f" {path}" for path in paths)
+
+
 def version(package: str) -> str:
     """An installed package's version; `source` for one that runs from its source tree."""
     try:

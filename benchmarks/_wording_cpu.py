@@ -187,6 +187,41 @@ def _over_numpy(result: Result) -> Table:
     return rows
 
 
+def _transfer(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f"On {summary['problems']} recorded matrix products, searches that start from the others' times take at most "
+        f"{percent(summary['launches_fraction'])} of the timed launches of a search alone "
+        f"({percent(summary['total_fraction'])} in all) and lose at most {percent(summary['worst_regret'])}. Without a "
+        f"performance model they lose up to {percent(summary['without_model_worst_regret'])}. One after the other by "
+        f"rising M, each from those before it, they take up to {percent(summary['chain_launches_fraction'])} and lose "
+        f"at most {percent(summary['chain_worst_regret'])}.",
+    ]
+
+
+def _distill(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f"Of {summary['problems']} recorded matrix products, a table of {summary['rows']} rows, the fewest there can "
+        f"be, loses at most {percent(summary['table_worst_loss'])}; a tree of {summary['tree_ends']} Configs at most "
+        f"{percent(summary['tree_worst_loss'])}.",
+        f"What was held back, a fifth at a time, loses {percent(summary['held_back_p90'])} at the 90th percentile with "
+        f"the table and {percent(summary['tree_held_back_p90'])} with the tree, {percent(summary['held_back_worst'])} "
+        f"and {percent(summary['tree_held_back_worst'])} at worst: the end of the range. Without a model the table's 90th "
+        f"percentile is {percent(summary['without_model_held_back_p90'])}.",
+    ]
+
+
+def _curve(result: Result) -> Table:
+    rows = [["rule", "at most lost", "rows", "the most that is lost"]]
+    rows += [
+        [f"`{row['rule']}`", percent(row["bound"]), str(row["rows"]), percent(row["worst"])]
+        for row in result["rows"]
+        if row["kind"] == "curve"
+    ]
+    return rows
+
+
 #: benchmark → how it is told
 WORDING = {
     "dispatch": Wording("What a warm call adds", _dispatch, _added),
@@ -197,5 +232,7 @@ WORDING = {
     "moe_tables": Wording("Tables that the engines find", _moe_tables),
     "sweep_cpu": Wording("A sweep, killed and resumed", _sweep_cpu),
     "scaling": Wording("How far a sweep scales", _scaling, _scaled),
+    "transfer": Wording("A search that starts from solved problems", _transfer),
+    "distill": Wording("Few rows for many problems", _distill, _curve),
     "cpu_matmul": Wording("Kernels in C against numpy", _cpu_matmul, _over_numpy),
 }

@@ -19,20 +19,21 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from _results import FOLDER, write
+from _results import FOLDER, typed, write
 
 from tunesmith import Tiles, distill
 from tunesmith.core.model import Model
 from tunesmith.heuristic import Heuristic
 
 HERE = Path(__file__).parent
+USUAL = sorted((HERE / "recordings").rglob("*.json.gz"))
 MAX_LOSS, TREE_LOSS, FOLDS = 0.03, 0.06, 5
 RULES = ("ceil", "nearest-stock")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("recordings", type=Path, nargs="*", default=sorted((HERE / "recordings").rglob("*.json.gz")))
+    parser.add_argument("recordings", type=Path, nargs="*", default=USUAL)
     parser.add_argument("--size", default="M")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
     parser.add_argument("--write", action="store_true", help="write distill-recorded.json")
@@ -73,10 +74,10 @@ def main() -> None:
     }  # fmt: skip
     print("  ".join(f"{name} {value:.4g}" for name, value in summary.items()))
     if options.write:
-        given = " ".join(str(path) for path in options.recordings)
+        given = typed(options.recordings, USUAL)
         print(write(
             "distill", "recorded", protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
-            command=f"python benchmarks/distill.py --write {given}", rows=rows, summary=summary, folder=options.folder,
+            command=f"python benchmarks/distill.py --write{given}", rows=rows, summary=summary, folder=options.folder,
         ))  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from statistics import fmean, median
 from typing import Any
 
 from _recorded_spaces import RecordedSpace, recorded_spaces
-from _results import FOLDER, version, write
+from _results import FOLDER, typed, version, write
 
 from tunesmith import Config, Failed, Measured, Problem, Sample, Space, Tiles, Trial, autotune
 from tunesmith.backends.replay import ReplayClock, ReplayKernel
@@ -226,8 +226,8 @@ def main() -> None:
     }  # fmt: skip
     print("  ".join(f"{name} {value:.4g}" for name, value in summary.items()))
     if options.write:
-        given = " ".join(str(path) for path in options.recordings) if options.recordings != USUAL else ""
-        command = f"python benchmarks/transfer.py --write {'--across ' if chips else ''}{given}".strip()
+        across_too = " --across" if chips else ""
+        command = f"python benchmarks/transfer.py --write{across_too}{typed(options.recordings, USUAL)}"
         print(write(
             "transfer", "recorded", protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
             command=command, rows=[*rows, *bare, *chain, *chips],
