@@ -207,8 +207,8 @@ def _distill(result: Result) -> list[str]:
         f"{percent(summary['tree_worst_loss'])}.",
         f"What was held back, a fifth at a time, loses {percent(summary['held_back_p90'])} at the 90th percentile with "
         f"the table and {percent(summary['tree_held_back_p90'])} with the tree, {percent(summary['held_back_worst'])} "
-        f"and {percent(summary['tree_held_back_worst'])} at worst: the end of the range. Without a model the table's 90th "
-        f"percentile is {percent(summary['without_model_held_back_p90'])}.",
+        f"and {percent(summary['tree_held_back_worst'])} at worst: the end of the range. Without a model the table's "
+        f"90th percentile is {percent(summary['without_model_held_back_p90'])}.",
     ]
 
 
