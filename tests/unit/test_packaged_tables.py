@@ -157,6 +157,15 @@ def test_each_shipped_kernel_has_a_place_for_its_table(
     assert asked == [f"{name} on NVIDIA H200"]
 
 
+def test_tables_that_ship_are_sound(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of this source, and legal: a change to a kernel needs its tables made anew, or taken out."""
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    folder = Path(tunesmith.__file__).parent / "kernels" / "tables"
+    assert main(["guard", "--static", "tunesmith.ops:gpu", *shipped(), str(folder)]) == 0, capsys.readouterr().out
+    assert "were not checked" not in capsys.readouterr().out
+
+
 # --- made from a store --------------------------------------------------------------------------------------
 
 
