@@ -9,7 +9,10 @@ one before it, 400 MB of them in turn, so that they come from memory as they do 
 
 `worst_over_torch` is the largest lower 95 % bound of the paired ratio to torch by graph replay,
 `worst_over_torch_eager` the same for calls; `geomean_speedup_small_m` of products with at most 64 rows, by graph
-replay.
+replay. A search takes 20 seconds at most (TUNESMITH_BUDGET_S says otherwise).
+
+--keep FOLDER writes each row there as it comes, and our store: the same command goes on from it, and a table is made of
+FOLDER/ours.
 """
 
 from __future__ import annotations
@@ -17,18 +20,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from _gemm_shapes import ALL, Shape
+from _kept import Cases, arguments, caches, judge
 from _results import FOLDER, version, write
 from _side_by_side import called, compared, copies, replayed
 
 FEW_ROWS = 64
-#: of the 600 seconds that one command may take: products that are left then are not measured, and it is said
-LIMIT_S = 540.0
+#: of one search
+BUDGET_S = "20"
+WANTED = {
+    "shapes": ">= 40", "worst_over_torch": "<= 1.02", "worst_over_torch_eager": "<= 1.02",
+    "geomean_speedup_small_m": ">= 1.15",
+}  # fmt: skip
 
 
 def measured(shape: Shape, device: str) -> dict[str, Any]:
@@ -36,6 +44,7 @@ def measured(shape: Shape, device: str) -> dict[str, Any]:
 
     from tunesmith import ops
 
+    torch.cuda.empty_cache()  # what the last case had
     m, n, k, layer, activation = shape
     x = torch.randn(m, k, device=device, dtype=torch.bfloat16)
     w = torch.randn(n, k, device=device, dtype=torch.bfloat16)
@@ -80,46 +89,45 @@ def summary_of(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
+def told(row: dict[str, Any]) -> str:
+    graph, eager = row["graph"], row["eager"]
+    return (
+        f"{row['M']:5}x{row['N']:6}x{row['K']:5} {row['activation'] or '':4} tune {row['tune_s']:5.1f} s  "
+        f"graph {graph['ours_us']:8.2f} us of {graph['torch_us']:8.2f}  {graph['ratio']:.3f} from {graph['low']:.3f}  "
+        f"eager {eager['ratio']:.3f} from {eager['low']:.3f}  {row['chosen']['by']}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
     parser.add_argument("--count", type=int, default=44, help="how many products of the list")
-    parser.add_argument("--store", type=Path, help="where what was found is kept, to make tables of")
     parser.add_argument("--dry", action="store_true", help="small products on the CPU; nothing is written")
+    arguments(parser)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        os.environ["TUNESMITH_CACHE_DIR"] = str(options.store or f"{scratch}/ours")
-        os.environ["TRITON_CACHE_DIR"] = f"{scratch}/triton"
-        import torch
-
-        wanted = [Shape(min(s.M, 32), 64, 48, s.layer, s.activation) for s in ALL] if options.dry else ALL
-        rows: list[dict[str, Any]] = []
-        begun = time.perf_counter()
-        for shape in wanted[: options.count]:
-            if time.perf_counter() - begun > LIMIT_S:
-                print(f"{options.count - len(rows)} products are left out: {LIMIT_S:g} s are over")
-                break
-            rows.append(row := measured(shape, "cpu" if options.dry else "cuda"))
-            graph, eager = row["graph"], row["eager"]
-            print(
-                f"{shape.M:5}x{shape.N:6}x{shape.K:5} {shape.activation or '':4} tune {row['tune_s']:5.1f} s  "
-                f"graph {graph['ours_us']:8.2f} us of {graph['torch_us']:8.2f}  "
-                f"{graph['ratio']:.3f} from {graph['low']:.3f}  "
-                f"eager {eager['ratio']:.3f} from {eager['low']:.3f}  {row['chosen']['by']}",
-                flush=True,
-            )
-            if not options.dry:
-                torch.cuda.empty_cache()
+    os.environ.setdefault("TUNESMITH_BUDGET_S", BUDGET_S)
+    with caches(options.keep) as folder:
+        wanted, device = ALL[: options.count], "cpu" if options.dry else "cuda"
+        if options.dry:
+            wanted = [Shape(min(s.M, 32), 64, 48, s.layer, s.activation) for s in wanted]
+        named = {f"{s.M}-{s.N}-{s.K}-{s.activation}": partial(measured, s, device) for s in wanted}
+        cases, rows = Cases(folder, options.limit), list[dict[str, Any]]()
+        for row in cases.rows(named):
+            rows.append(row)
+            print(told(row), flush=True)
     summary = summary_of(rows)
     print(json.dumps(summary))
     if options.dry:
         return
-    device = torch.cuda.get_device_name().split()[-1].lower()
+    import torch
+
+    chip = torch.cuda.get_device_name().split()[-1].lower()
     print(write(
-        "gemm", device, protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
-        command="python benchmarks/gemm.py", rows=rows, summary=summary,
+        "gemm", chip, protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
+        command=f"python benchmarks/gemm.py --count {options.count}", rows=rows, summary=summary,
         versions={package: version(package) for package in ("torch", "triton")}, gpu=True, folder=options.folder,
     ))  # fmt: skip
+    judge(summary, WANTED, cases)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,10 @@ wait for the host, it is told beforehand which tokens these are, for nothing. Be
 each expert's tokens, as models' own code does.
 
 Ratios are of ours to torch's time, summaries geometric means. At the end each layer's rows are exported for SGLang and
-vLLM; the files are checked, and looked up as these engines do for every number of tokens up to 8192.
+vLLM; the files are checked, and looked up as these engines do for every number of tokens up to 8192. A search takes 12
+seconds at most (TUNESMITH_BUDGET_S says otherwise).
+
+--keep FOLDER writes each row there as it comes, and our store: the same command goes on from it.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from _kept import Cases, arguments, caches, judge
 from _results import FOLDER, version, write
 from _side_by_side import called, compared, replayed
 
@@ -48,10 +52,9 @@ LAYERS = {
 }
 TOKENS = (1, 16, 64, 256, 1024, 4096)
 ROUTINGS, ROUNDS, EAGER_ROUNDS, UPTO = 8, 20, 7, 8192
-#: of the 300 seconds that it may take: what is left then is not measured, and it is said
-LIMIT_S = 255.0
 #: one search, so that no problem takes what others need
 BUDGET_S = "12"
+WANTED = {"problems": ">= 18", "over_torch_loop": "<= 1", "check_errors": "<= 0", "found_by_the_engines_rule": ">= 6"}
 
 Calls = Sequence[Callable[[], Any]]
 
@@ -93,17 +96,19 @@ def inputs(layer: Layer, M: int, device: str) -> tuple[Any, list[tuple[Any, Any]
     return (made["x"], made["w1"], made["w2"]), routings
 
 
-def measured(name: str, M: int) -> tuple[dict[str, Any], Any]:
-    """(the row, the Problem that was tuned)."""
+def measured(name: str, M: int) -> dict[str, Any]:
+    import torch
+
     from tunesmith import ops_moe
     from tunesmith.kernels import fused_moe
 
+    torch.cuda.empty_cache()  # what the last case had
     layer = LAYERS[name]
     tensors, routings = inputs(layer, M, "cuda")
     every = [fused_moe.arguments(*tensors, *routing) for routing in routings]
     kernel = fused_moe.kernel.kernel
     start = time.perf_counter()
-    summary = fused_moe.kernel.tune(*every[0])
+    summary = fused_moe.kernel.tune(*every[0], isolate=False)  # a worker would start for longer than it runs
     tune_s = time.perf_counter() - start
     assert summary.choice is not None
     problem = summary.key.problem
@@ -128,14 +133,14 @@ def measured(name: str, M: int) -> tuple[dict[str, Any], Any]:
         },
         EAGER_ROUNDS,
     )
-    row = {
-        "layer": name, "M": M, **layer._asdict(), "tune_s": tune_s, "compile_s": summary.compile_s,
+    return {
+        "layer": name, "M": M, **layer._asdict(), "device": summary.key.device,
+        "tune_s": tune_s, "compile_s": summary.compile_s,
         "counts": summary.counts, "tuned": dict(summary.choice.config), "default": dict(usual),
         "loop": compared(graph, "ours", "loop"), "eager": compared(eager, "ours", "loop"),
         "default_over_tuned": compared(graph, "default", "ours"),
         "grouped": compared(graph, "ours", "grouped") if "grouped" in ways else None,
     }  # fmt: skip
-    return row, problem
 
 
 def check(ways: Mapping[str, Calls]) -> None:
@@ -244,20 +249,28 @@ def dry() -> None:
         print(exported(NativeTable("fused_moe", device.identity, entries), device.name, "3.6.0", Path(scratch)))
 
 
+def told(row: Mapping[str, Any]) -> str:
+    loop, grouped = row["loop"], row["grouped"] or {"ratio": float("nan")}
+    return (
+        f"{row['layer']:15} M={row['M']:5} tune {row['tune_s']:5.1f} s  ours {loop['ours_us']:9.1f} us  "
+        f"loop {loop['ratio']:.3f}  grouped {grouped['ratio']:.3f}  eager {row['eager']['ratio']:.3f}  "
+        f"default {row['default_over_tuned']['ratio']:.3f}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
     parser.add_argument("--count", type=int, default=len(LAYERS) * len(TOKENS), help="how many problems of the list")
     parser.add_argument("--table", type=Path, help="where our own table of what was tuned goes, for `table export`")
     parser.add_argument("--dry", action="store_true", help="what can be run on the CPU; nothing is written")
+    arguments(parser)
     options = parser.parse_args()
     if options.dry:
         dry()
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        os.environ["TUNESMITH_CACHE_DIR"] = f"{scratch}/ours"
-        os.environ["TRITON_CACHE_DIR"] = f"{scratch}/triton"
-        os.environ.setdefault("TUNESMITH_BUDGET_S", BUDGET_S)
+    os.environ.setdefault("TUNESMITH_BUDGET_S", BUDGET_S)
+    with caches(options.keep) as folder, tempfile.TemporaryDirectory() as scratch:
         import torch
         import triton
 
@@ -265,32 +278,17 @@ def main() -> None:
         from tunesmith.tables.native import from_store
 
         wanted = [(name, M) for M in TOKENS for name in LAYERS][: options.count]
-        rows: list[dict[str, Any]] = []
-        begun = time.perf_counter()
-        for name, M in wanted:
-            if time.perf_counter() - begun > LIMIT_S:
-                print(f"{len(wanted) - len(rows)} problems are left out: {LIMIT_S:g} s are over")
-                break
-            with torch.no_grad():
-                row, problem = measured(name, M)
-            rows.append(row)
-            loop, grouped, eager = row["loop"], row["grouped"] or {"ratio": float("nan")}, row["eager"]
-            print(
-                f"{name:15} M={M:5} tune {row['tune_s']:5.1f} s  ours {loop['ours_us']:9.1f} us  "
-                f"loop {loop['ratio']:.3f}  grouped {grouped['ratio']:.3f}  eager {eager['ratio']:.3f}  "
-                f"default {row['default_over_tuned']['ratio']:.3f}",
-                flush=True,
-            )
-            torch.cuda.empty_cache()
-        device = torch.cuda.get_device_name()
-        from tunesmith.kernels import fused_moe
-
-        args = fused_moe.make_inputs(problem.replace(M=1))
-        identity = fused_moe.kernel.kernel.device(tuple(args.values())).identity
-        table = from_store(default_store(), "fused_moe", identity)
+        named = {f"{name.replace('/', '_')}-{M}": partial(measured, name, M) for name, M in wanted}
+        cases, rows = Cases(folder, options.limit), list[dict[str, Any]]()
+        with torch.no_grad():
+            for row in cases.rows(named):
+                rows.append(row)
+                print(told(row), flush=True)
+        table = from_store(default_store(), "fused_moe", rows[0]["device"])
         if options.table is not None:
             table.write(options.table)
-        figures, findings = exported(table, device, triton.__version__, Path(scratch) / "engines")
+        device = torch.cuda.get_device_name()
+        figures, findings = exported(table, device, triton.__version__, Path(scratch))
         print(*findings, figures, sep="\n")
     summary = {**summary_of(rows), **figures}
     print(json.dumps(summary))
@@ -299,6 +297,7 @@ def main() -> None:
         command="python benchmarks/moe.py", rows=[*rows, {"table_check": findings}], summary=summary,
         versions={package: version(package) for package in ("torch", "triton")}, gpu=True, folder=options.folder,
     ))  # fmt: skip
+    judge(summary, WANTED, cases)
 
 
 if __name__ == "__main__":

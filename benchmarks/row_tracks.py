@@ -8,6 +8,8 @@ tuned, and of each the default, the tuned Config and what the table of these thi
 graph replay (30 rounds), with other inputs at each call, 400 MB of them in turn.
 
 Each summary is a geometric mean of ratios to the tuned Config's time, `worst_default_over_tuned` the largest of them.
+
+--keep FOLDER writes each row there as it comes, and our store: the same command goes on from it.
 """
 
 from __future__ import annotations
@@ -15,15 +17,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
-import tempfile
 import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from _kept import Cases, arguments, caches, judge
 from _results import FOLDER, version, write
 from _row_kernels import turns
 from _side_by_side import COLD_BYTES, compared, replayed
@@ -31,8 +32,7 @@ from _side_by_side import COLD_BYTES, compared, replayed
 DRAWN, ROUNDS = 30, 30
 KERNELS = ("row_softmax", "rmsnorm", "add_rmsnorm", "layernorm")
 MOST_ELEMENTS = 2**28
-#: of the 600 seconds that one command may take: what is left then is not measured, and it is said
-LIMIT_S = 540.0
+WANTED = {"problems": ">= 30", "default_over_tuned": "<= 1.25", "table_over_tuned": "<= 1.03"}
 
 
 def drawn(seed: int, number: int) -> list[tuple[str, int, int]]:
@@ -78,61 +78,65 @@ class Tuned:
         return {name: compared(times, name, "tuned") for name in others}
 
 
+def measured(name: str, rows: int, n: int) -> dict[str, Any]:
+    import torch
+
+    from tunesmith.store import default_store
+    from tunesmith.tables.native import from_store
+
+    torch.cuda.empty_cache()  # what the last case had
+    one = Tuned(name, rows, n)
+    row = from_store(default_store(), name, one.device.identity).lookup(one.key, one.key.problem, one.device)
+    assert row is not None
+    over = one.timed({"default": one.default, "table": row.config})
+    return {
+        "kernel": name, "rows": rows, "n": n, "tune_s": one.tune_s, "tuned": dict(one.tuned),
+        "default": dict(one.default), "over_tuned": over,
+    }  # fmt: skip
+
+
+def told(row: dict[str, Any]) -> str:
+    ratios = "  ".join(f"{name} {one['ratio']:.3f}" for name, one in row["over_tuned"].items())
+    return f"{row['kernel']:12} {row['rows']:6}x{row['n']:6}  tune {row['tune_s']:5.1f} s  {ratios}  {row['tuned']}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
     parser.add_argument("--seed", type=int, required=True, help="draws the problems")
     parser.add_argument("--dry", action="store_true", help="say which they are")
+    arguments(parser)
     options = parser.parse_args()
     problems = drawn(options.seed, DRAWN)
     if options.dry:
         print("\n".join(f"{name} {rows}x{n}" for name, rows, n in problems))
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        os.environ["TUNESMITH_CACHE_DIR"] = f"{scratch}/ours"
-        os.environ["TRITON_CACHE_DIR"] = f"{scratch}/triton"
-        import torch
+    with caches(options.keep) as folder:
+        named = {f"{options.seed}-{'-'.join(map(str, one))}": partial(measured, *one) for one in problems}
+        cases, rows = Cases(folder, options.limit), list[dict[str, Any]]()
+        for row in cases.rows(named):
+            rows.append(row)
+            print(told(row), flush=True)
+    import torch
 
-        from tunesmith.core.stats import geometric_mean
-        from tunesmith.store import default_store
-        from tunesmith.tables.native import from_store
+    from tunesmith.core.stats import geometric_mean
 
-        rows: list[dict[str, Any]] = []
-        begun = time.perf_counter()
-        for problem in problems:
-            if time.perf_counter() - begun > LIMIT_S:
-                print(f"{len(problems) - len(rows)} problems are left out: {LIMIT_S:g} s are over")
-                break
-            one = Tuned(*problem)
-            table = from_store(default_store(), one.name, one.device.identity)
-            row = table.lookup(one.key, one.key.problem, one.device)
-            assert row is not None
-            over = one.timed({"default": one.default, "table": row.config})
-            rows.append({
-                "kernel": one.name, "rows": one.rows, "n": one.n, "tune_s": one.tune_s, "tuned": dict(one.tuned),
-                "default": dict(one.default), "over_tuned": over,
-            })  # fmt: skip
-            told = "  ".join(f"{name} {ratio['ratio']:.3f}" for name, ratio in over.items())
-            print(
-                f"{one.name:12} {one.rows:6}x{one.n:6}  tune {one.tune_s:5.1f} s  {told}  {dict(one.tuned)}", flush=True
-            )
-            torch.cuda.empty_cache()
+    def ratios(way: str) -> list[float]:
+        return [row["over_tuned"][way]["ratio"] for row in rows]
 
-        def ratios(way: str) -> list[float]:
-            return [row["over_tuned"][way]["ratio"] for row in rows]
-
-        summary = {
-            "problems": len(rows), "default_over_tuned": geometric_mean(ratios("default")),
-            "table_over_tuned": geometric_mean(ratios("table")), "worst_default_over_tuned": max(ratios("default")),
-            "tune_s": sum(row["tune_s"] for row in rows),
-        }  # fmt: skip
-        print(json.dumps(summary))
-        device = torch.cuda.get_device_name().split()[-1].lower()
+    summary = {
+        "problems": len(rows), "default_over_tuned": geometric_mean(ratios("default")),
+        "table_over_tuned": geometric_mean(ratios("table")), "worst_default_over_tuned": max(ratios("default")),
+        "tune_s": sum(row["tune_s"] for row in rows),
+    }  # fmt: skip
+    print(json.dumps(summary))
     print(write(
-        "row_tracks", device, protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
+        "row_tracks", torch.cuda.get_device_name().split()[-1].lower(),
+        protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
         command=f"python benchmarks/row_tracks.py --seed {options.seed}", rows=rows, summary=summary,
         versions={package: version(package) for package in ("torch", "triton")}, gpu=True, folder=options.folder,
     ))  # fmt: skip
+    judge(summary, WANTED, cases)
 
 
 if __name__ == "__main__":

@@ -9,29 +9,32 @@ order within a round, each call on other inputs than the one before, 400 MB of t
 norm of a sum to new arrays, which is as many bytes for Liger and more for torch, in two kernels.
 
 `worst_bandwidth_fraction` is the least of the copy's median time over ours, `worst_KERNEL` of one kernel;
-`geomean_speedup_over_torch` and `geomean_speedup_over_liger` are of theirs over ours.
+`geomean_speedup_over_torch` and `geomean_speedup_over_liger` are of theirs over ours, KERNEL_speedup_over_torch
+and the like of one kernel.
+
+--keep FOLDER writes each row there as it comes, and our store: the same command goes on from it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import tempfile
 import time
+from collections.abc import Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from _kept import Cases, arguments, caches, judge
 from _results import FOLDER, version, write
 from _row_kernels import Case, cases, moved, turns, ways
 from _side_by_side import COLD_BYTES, called, compared, replayed
 
-#: of the 600 seconds that one command may take: what is left then is not measured, and it is said
-LIMIT_S = 540.0
 ROUNDS = 15
 #: of a row's mean: bfloat16 has eight bits
 ALLOWED = 2e-2
+WANTED = {"shapes": ">= 64", "worst_bandwidth_fraction": ">= 0.85"}
 
 
 def measured(case: Case, budget_s: float, liger: bool) -> dict[str, Any]:
@@ -39,6 +42,7 @@ def measured(case: Case, budget_s: float, liger: bool) -> dict[str, Any]:
 
     from tunesmith.kernels import shipped
 
+    torch.cuda.empty_cache()  # what the last case had
     kernel = shipped()[case.kernel]
     given = kernel.inputs(f"rows={case.rows},n={case.n},dtype=bfloat16")
     start = time.perf_counter()
@@ -46,7 +50,7 @@ def measured(case: Case, budget_s: float, liger: bool) -> dict[str, Any]:
     tune_s = time.perf_counter() - start
     off = _error(case, given)
     if not off < ALLOWED:
-        raise SystemExit(f"{case}: {summary.choice} is wrong by {off:.1e}")
+        raise AssertionError(f"{case}: {summary.choice} is wrong by {off:.1e}")
     inputs = turns(given, COLD_BYTES)
     found = dict(ways(case.kernel, liger))
     if liger and not _runs(found["liger"], inputs[-1]):
@@ -66,11 +70,25 @@ def measured(case: Case, budget_s: float, liger: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _has_liger() -> bool:
+    if find_spec("liger_kernel") is None:
+        return False
+    try:
+        for case in cases():
+            ways(case.kernel, True)
+    except ImportError as error:
+        print(f"without Liger: {error}")
+        return False
+    return True
+
+
 def _runs(call: Any, given: dict[str, Any]) -> bool:
     """Whether another's function takes these inputs: Liger's do not take every length of a row."""
+    from triton.errors import TritonError
+
     try:
         call(given)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, AssertionError, TritonError) as error:
         print(f"left out: {error}")
         return False
     return True
@@ -98,15 +116,24 @@ def summary_of(rows: list[dict[str, Any]]) -> dict[str, float]:
     def worst(kernel: str) -> float:
         return min(row["fraction"] for row in rows if row["kernel"] == kernel)
 
-    def speedup(other: str) -> float:
-        return geometric_mean([1 / row["over"][other]["ratio"] for row in rows if other in row["over"]])
+    def speedup(other: str, kernels: Sequence[str]) -> float:
+        return geometric_mean(
+            [1 / row["over"][other]["ratio"] for row in rows if other in row["over"] and row["kernel"] in kernels]
+        )
 
-    others = [name for name in ("torch", "liger") if any(name in row["over"] for row in rows)]
+    kernels = list(dict.fromkeys(row["kernel"] for row in rows))
+    beside = {name: [k for k in kernels if any(row["kernel"] == k and name in row["over"] for row in rows)]
+              for name in ("torch", "liger")}  # fmt: skip
     return {
         "shapes": len(rows), "worst_bandwidth_fraction": min(row["fraction"] for row in rows),
         "geomean_bandwidth_fraction": geometric_mean([row["fraction"] for row in rows]),
-        **{f"worst_{kernel}": worst(kernel) for kernel in dict.fromkeys(row["kernel"] for row in rows)},
-        **{f"geomean_speedup_over_{name}": speedup(name) for name in others},
+        **{f"worst_{kernel}": worst(kernel) for kernel in kernels},
+        **{f"geomean_speedup_over_{name}": speedup(name, they) for name, they in beside.items() if they},
+        **{
+            f"{kernel}_speedup_over_{name}": speedup(name, [kernel])
+            for name, they in beside.items()
+            for kernel in they
+        },
         "tune_s": sum(row["tune_s"] for row in rows),
     }  # fmt: skip
 
@@ -133,45 +160,48 @@ def dry() -> None:
     print(f"{len(cases())} cases: {', '.join(sorted({f'{case.rows}x{case.n}' for case in cases()}))}")
 
 
+def told(row: dict[str, Any]) -> str:
+    others = "  ".join(f"over {name} {one['ratio']:.3f}" for name, one in row["over"].items())
+    return (
+        f"{row['kernel']:12} {row['rows']:7}x{row['n']:6}  tune {row['tune_s']:4.1f} s  "
+        f"{row['over']['copy']['ours_us']:7.1f} us  {row['fraction']:.3f} of a copy  {others}  {row['chosen']}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
     parser.add_argument("--count", type=int, default=64, help="how many of the cases")
     parser.add_argument("--budget", type=float, default=5.0, help="seconds for tuning each")
     parser.add_argument("--dry", action="store_true", help="small inputs on the CPU; nothing is written")
+    arguments(parser)
     options = parser.parse_args()
     if options.dry:
         dry()
         return
-    liger = find_spec("liger_kernel") is not None
-    with tempfile.TemporaryDirectory() as scratch:
-        os.environ["TUNESMITH_CACHE_DIR"] = f"{scratch}/ours"
-        os.environ["TRITON_CACHE_DIR"] = f"{scratch}/triton"
-        import torch
+    liger = _has_liger()
+    with caches(options.keep) as folder:
+        named = {
+            f"{case.kernel}-{case.rows}-{case.n}": partial(measured, case, options.budget, liger)
+            for case in cases()[: options.count]
+        }
+        turn, rows = Cases(folder, options.limit), list[dict[str, Any]]()
+        for row in turn.rows(named):
+            rows.append(row)
+            print(told(row), flush=True)
+    summary = summary_of(rows)
+    print(json.dumps(summary))
+    import torch
 
-        rows: list[dict[str, Any]] = []
-        begun = time.perf_counter()
-        for case in cases()[: options.count]:
-            if time.perf_counter() - begun > LIMIT_S:
-                print(f"{options.count - len(rows)} cases are left out: {LIMIT_S:g} s are over")
-                break
-            rows.append(row := measured(case, options.budget, liger))
-            others = "  ".join(f"over {name} {one['ratio']:.3f}" for name, one in row["over"].items())
-            print(
-                f"{case.kernel:12} {case.rows:7}x{case.n:6}  tune {row['tune_s']:4.1f} s  "
-                f"{row['over']['copy']['ours_us']:7.1f} us  {row['fraction']:.3f} of a copy  {others}  {row['chosen']}",
-                flush=True,
-            )
-            torch.cuda.empty_cache()
-        summary = summary_of(rows)
-        print(json.dumps(summary))
-        device = torch.cuda.get_device_name().split()[-1].lower()
     packages = ("torch", "triton", *(("liger_kernel",) if liger else ()))
     print(write(
-        "rows", device, protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
+        "rows", torch.cuda.get_device_name().split()[-1].lower(),
+        protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
         command="python benchmarks/rows.py", rows=rows, summary=summary,
         versions={package: version(package) for package in packages}, gpu=True, folder=options.folder,
     ))  # fmt: skip
+    ahead = {name: ">= 1" for name in summary if "speedup_over_" in name}
+    judge(summary, {**WANTED, **ahead}, turn)
 
 
 if __name__ == "__main__":

@@ -27,16 +27,18 @@ import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from _kept import judge, once
 from _results import FOLDER, version, write
 
 HERE = Path(__file__).parent
@@ -54,6 +56,7 @@ SUBLIST, SEED = 16, 0
 LOOK_ROUNDS, FINALISTS, SIDE_BY_SIDE = 3, 10, 100
 #: the sweep is ended after so long; shapes are checked, at most, until so long after the begin
 SWEEP_S, CHECK_S = 480.0, 540.0
+WANTED = {"problems": ">= 64", "wall_s": "<= 480"}
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def named(shape: Sequence[int]) -> str:
 
 
 def swept(folder: Path, cpu: bool, devices: str) -> dict[str, Any]:
-    """The sweep, by its command; every shape must have been tuned."""
+    """The sweep, by its command."""
     file = folder / "problems.yaml"
     file.write_text(case(cpu).yaml())
     command = [sys.executable, "-m", "tunesmith", "sweep", str(file), "--devices", devices, "--json"]
@@ -99,9 +102,6 @@ def swept(folder: Path, cpu: bool, devices: str) -> dict[str, Any]:
     if not ended.stdout.startswith("{"):
         sys.exit("the sweep failed; what it said is above")
     found = {**json.loads(ended.stdout), "wall_s": wall_s}
-    for row in found["results"]:
-        if row["fate"] != "tuned":
-            sys.exit(f"{row['problem']}: {row['fate']}: {row['error']}")
     return found
 
 
@@ -154,15 +154,6 @@ def stock_on_cpu() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def once(path: Path, make: Callable[[], Any]) -> Any:
-    """What is made, or was by an earlier run."""
-    if not path.exists():
-        made = json.dumps(make())
-        path.with_suffix(".tmp").write_text(made)
-        path.with_suffix(".tmp").replace(path)
-    return json.loads(path.read_text())
-
-
 def fresh(job: str, folder: Path, cpu: bool, *more: str) -> Any:
     """One of the jobs above in a new process."""
     command = [sys.executable, __file__, "--job", job, *(["--cpu"] if cpu else []), *more]
@@ -179,9 +170,14 @@ def fresh(job: str, folder: Path, cpu: bool, *more: str) -> Any:
 def measure(scratch: Path, cpu: bool, devices: str) -> dict[str, Any]:
     """The sweep, from empty caches, or what an earlier run has kept of it."""
     os.environ |= {"TUNESMITH_CACHE_DIR": f"{scratch}/sweep/ours", "TRITON_CACHE_DIR": f"{scratch}/sweep/triton"}
+    if not (scratch / "swept.json").exists():  # one that was cut short: caches are to be empty
+        shutil.rmtree(scratch / "sweep", ignore_errors=True)
     (scratch / "sweep").mkdir(parents=True, exist_ok=True)
     found = once(scratch / "swept.json", lambda: swept(scratch / "sweep", cpu, devices))
     print(f"{len(found['results'])} shapes in {found['wall_s']:.1f} s", flush=True)
+    for row in found["results"]:
+        if row["fate"] != "tuned":
+            print(f"{row['problem']}: {row['fate']}: {row['error']}", flush=True)
     return found
 
 
@@ -199,6 +195,8 @@ def compare(
                 "FOLDER, the same command goes on"
             )
         chosen = next(row["config"] for row in found["results"] if fields(row["problem"]) >= fields(named(shape)))
+        if chosen is None:
+            sys.exit(f"missed: {named(shape)} was not tuned, and there is nothing to check")
         given = ["--shape", json.dumps(shape), "--chosen", json.dumps(chosen)]
         path = scratch / f"checked-{'-'.join(map(str, shape))}.json"
         row = once(path, lambda given=given: fresh("checked", scratch / "sweep", cpu, *given))
@@ -242,7 +240,7 @@ def main() -> None:
         found = measure(Path(scratch), options.cpu, devices)
         if alone:
             looked, stocks = compare(Path(scratch), options.cpu, found, begun)
-    count = len(found["results"])
+    count = sum(row["fate"] == "tuned" for row in found["results"])
     summary = {"problems": count, "wall_s": found["wall_s"], "sweep_s_per_shape": found["wall_s"] / count}
     if alone:
         summary["worst_regret"] = max(row["regret"] for row in looked)
@@ -263,6 +261,7 @@ def main() -> None:
         versions={package: version(package) for package in ("torch", "triton")}, gpu=True, folder=options.folder,
     )  # fmt: skip
     print(path)
+    judge(summary, WANTED if alone else {})
 
 
 if __name__ == "__main__":

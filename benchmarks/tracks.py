@@ -10,6 +10,8 @@ the row that the table's own rule finds (`Near`, as for the tables that ship), e
 have a row. Shipped tables are not asked.
 
 Each summary is a geometric mean of ratios to the tuned Config's time.
+
+--keep FOLDER writes each row there as it comes, and our store: the same command goes on from it.
 """
 
 from __future__ import annotations
@@ -17,19 +19,24 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
-import tempfile
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from _kept import Cases, arguments, caches, judge
 from _results import FOLDER, version, write
 from _side_by_side import compared, copies, replayed
 
 DRAWN, UNSEEN, ROUNDS = 20, 10, 30
+WANTED = {
+    "problems": ">= 30", "default_over_tuned": "<= 1.25", "table_over_tuned": "<= 1.03",
+    "neighbour_over_tuned": "<= 1.1",
+}  # fmt: skip
 
 
 def drawn(seed: int, number: int) -> list[tuple[int, int, int]]:
@@ -49,6 +56,7 @@ class Product:
 
         from tunesmith.kernels import gemm
 
+        torch.cuda.empty_cache()  # what the last one had
         self.sizes, self.kernel = (m, n, k), gemm.kernel
         self.a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
         self.w = torch.randn(n, k, device="cuda", dtype=torch.bfloat16)
@@ -106,6 +114,42 @@ def dry(seed: int) -> None:
         print(*(key.problem[name] for name in "MNK"), f"{len(list(gemm.space(key.problem, chip)))} Configs, {said}")
 
 
+def tuned(m: int, n: int, k: int) -> dict[str, Any]:
+    return {"tune_s": Product(m, n, k).tune_s}
+
+
+def timed(m: int, n: int, k: int, seen: Collection[tuple[int, int, int]]) -> dict[str, Any]:
+    """What the default and the table of the products that were seen lose."""
+    from tunesmith.store import default_store
+    from tunesmith.tables import Near, from_store
+
+    product = Product(m, n, k)
+    every = from_store(default_store(), "gemm", product.device.identity)
+    known = {problem: row for problem, row in every.rows.items() if tuple(problem[one] for one in "MNK") in seen}
+    found, whose = looked_up(Near(replace(every, rows=known), ["M", "N", "K"]), product)
+    ways = {"default": product.default, "table" if product.sizes in seen else "neighbour": found}
+    return {
+        "M": m, "N": n, "K": k, "in_table": product.sizes in seen, "row": whose, "tuned": dict(product.tuned),
+        **{name: dict(config) for name, config in ways.items()}, "over_tuned": product.timed(ways),
+    }  # fmt: skip
+
+
+def summary_of(rows: list[dict[str, Any]]) -> dict[str, float]:
+    from tunesmith.core.stats import geometric_mean
+
+    def mean(way: str, of: list[dict[str, Any]]) -> float:
+        return geometric_mean([row["over_tuned"][way]["ratio"] for row in of])
+
+    seen, unseen = ([row for row in rows if row["in_table"] == known] for known in (True, False))
+    return {
+        "problems": len(rows),
+        "default_over_tuned": mean("default", seen), "table_over_tuned": mean("table", seen),
+        "rows_found": sum(bool(row["row"]) for row in unseen),
+        **({"neighbour_over_tuned": mean("neighbour", unseen)} if unseen else {}),
+        "tune_s": sum(row["tune_s"] for row in rows),
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result goes")
@@ -113,52 +157,35 @@ def main() -> None:
     parser.add_argument(
         "--dry", action="store_true", help="compiles and times nothing, needs no GPU; nothing is written"
     )
+    arguments(parser)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        os.environ["TUNESMITH_CACHE_DIR"] = f"{scratch}/ours"
-        os.environ["TRITON_CACHE_DIR"] = f"{scratch}/triton"
-        import torch
-
-        from tunesmith.core.stats import geometric_mean
-        from tunesmith.store import default_store
-        from tunesmith.tables import Near, from_store
-
+    with caches(options.keep) as folder:
         if options.dry:
             dry(options.seed)
             return
-        rows: list[dict[str, Any]] = []
-        sizes = drawn(options.seed, DRAWN + UNSEEN)
-        products = [Product(*one) for one in sizes[:DRAWN]]
-        table = Near(from_store(default_store(), "gemm", products[0].device.identity), ["M", "N", "K"])
-        for i, size in enumerate(sizes):
-            product = products[i] if i < DRAWN else Product(*size)
-            found, whose = looked_up(table, product)
-            ways = {"default": product.default, "table" if i < DRAWN else "neighbour": found}
-            over = product.timed(ways)
-            rows.append({
-                "M": size[0], "N": size[1], "K": size[2], "in_table": i < DRAWN, "row": whose, "tune_s": product.tune_s,
-                "tuned": dict(product.tuned), **{name: dict(config) for name, config in ways.items()},
-                "over_tuned": over,
-            })  # fmt: skip
-            told = "  ".join(f"{name} {one['ratio']:.3f}" for name, one in over.items())
-            print(f"{size}  tune {product.tune_s:5.1f} s  {told}", flush=True)
+        sizes, rows = drawn(options.seed, DRAWN + UNSEEN), list[dict[str, Any]]()
+        cases, seen = Cases(folder, options.limit), set(sizes[:DRAWN])
+        names = {"-".join(map(str, (options.seed, *size))): size for size in sizes}
+        searches = list(cases.rows({f"tuned-{name}": partial(tuned, *size) for name, size in names.items()}))
+        if cases.left or cases.failed:
+            sys.exit(f"missed: {len(searches)} of {len(sizes)} were tuned, and there is no table yet")
+        searched = dict(zip(names, searches, strict=True))
+        for row in cases.rows({name: partial(timed, *size, seen) for name, size in names.items()}):
+            name = "-".join(str(row[one]) for one in "MNK")
+            rows.append(row | searched[f"{options.seed}-{name}"])
+            ratios = "  ".join(f"{name} {one['ratio']:.3f}" for name, one in row["over_tuned"].items())
+            print(f"{name}  tune {rows[-1]['tune_s']:5.1f} s  {ratios}  {row['row'] or 'no row'}", flush=True)
+    import torch
 
-        def mean(way: str, in_table: bool) -> float:
-            return geometric_mean([row["over_tuned"][way]["ratio"] for row in rows if row["in_table"] == in_table])
-
-        summary = {
-            "default_over_tuned": mean("default", True), "table_over_tuned": mean("table", True),
-            "neighbour_over_tuned": mean("neighbour", False),
-            "rows_found": sum(bool(row["row"]) for row in rows if not row["in_table"]),
-            "tune_s": sum(row["tune_s"] for row in rows),
-        }  # fmt: skip
-        print(json.dumps(summary))
-        device = torch.cuda.get_device_name().split()[-1].lower()
+    summary = summary_of(rows)
+    print(json.dumps(summary))
     print(write(
-        "tracks", device, protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
+        "tracks", torch.cuda.get_device_name().split()[-1].lower(),
+        protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
         command=f"python benchmarks/tracks.py --seed {options.seed}", rows=rows, summary=summary,
         versions={package: version(package) for package in ("torch", "triton")}, gpu=True, folder=options.folder,
     ))  # fmt: skip
+    judge(summary, {name: bound for name, bound in WANTED.items() if name in summary}, cases)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,11 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Measured, Resources, Trial
 from tunesmith.core.stopping import Rule
 from tunesmith.errors import Busy, CompileFailed, TunesmithWarning, WorkerLost
-from tunesmith.events import Compiled, Compiling, Racing, Sampled, Tried, fate, say
+from tunesmith.events import BUDGET, LAUNCHES, Compiled, Compiling, Racing, Sampled, Tried, fate, say
 from tunesmith.kernel import Built, Clock, Executable, Job
 from tunesmith.measure.bench import Bench
 from tunesmith.measure.failure import attempt
+from tunesmith.measure.pick import ENOUGH
 from tunesmith.measure.race import Race, rule_for
 from tunesmith.remote import RemoteBench, RemoteClock
 from tunesmith.store import Store
@@ -46,7 +47,8 @@ class Evaluation:
         incumbent: what is in use today: it is timed to the end of each race it is in.
         first_error: what the first failure raised: the cause of the error when nothing works.
         cut_short: whether the latest race was stopped before its end.
-        stopped: whether the budget ended before the strategy did.
+        stopped: what ended before the strategy did, `BUDGET` or `LAUNCHES`; empty for none.
+        kept_s, kept_launches: of those that may be spent, so many are not for now, once there was a race.
     """
 
     subject: Subject
@@ -61,7 +63,9 @@ class Evaluation:
     measure_s: float = 0.0
     first_error: BaseException | None = None
     cut_short: bool = False
-    stopped: bool = False
+    stopped: str = ""
+    kept_s: float = 0.0
+    kept_launches: int = 0
     _anew: bool = False
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
     _stored_at: float = field(default_factory=perf_counter)
@@ -90,18 +94,30 @@ class Evaluation:
     @property
     def over(self) -> bool:
         """Whether the budget has ended."""
-        return self._left_s <= 0 or self.launched_all
+        return bool(self.ended_by)
 
     @property
     def launched_all(self) -> bool:
         """Whether as many launches were timed as may be."""
         most = self.effort.launches
-        return most is not None and self._launches + (self._racing.launches if self._racing else 0) >= most
+        timed = self._launches + (self._racing.launches if self._racing else 0)
+        return most is not None and timed >= most - (self.kept_launches if self._has_raced else 0)
+
+    @property
+    def ended_by(self) -> str:
+        """What has ended: `BUDGET`, `LAUNCHES`, or nothing."""
+        return LAUNCHES if self.launched_all else BUDGET if self._left_s <= 0 else ""
 
     @property
     def _left_s(self) -> float:
         """Seconds of the budget that are left."""
-        return math.inf if self.deadline is None else self.deadline - perf_counter()
+        kept_s = self.kept_s if self._has_raced else 0.0
+        return math.inf if self.deadline is None else self.deadline - kept_s - perf_counter()
+
+    @property
+    def _has_raced(self) -> bool:
+        """Whether a race is over."""
+        return self._launches > 0
 
     @property
     def leaders(self) -> list[Config]:
@@ -162,7 +178,8 @@ class Evaluation:
         to has its turn when time is left, beside the fastest so far.
 
         Args:
-            anew: what a race of the whole batch finds takes the place of what is known, though it be fewer samples.
+            anew: what a race of the whole batch finds takes the place of what is known, though it be fewer samples;
+                of one that was stopped, once it had a few rounds.
 
         Raises:
             Busy: when another search has been measuring on the device for too long.
@@ -246,7 +263,7 @@ class Evaluation:
             seen: what was looked at is added to it.
         """
         stop, since = threading.Event(), perf_counter()
-        for_the_race_s = None if self.deadline is None else (1 - COMPILE_SHARE) * (self.deadline - since)
+        for_the_race_s = None if self.deadline is None else (1 - COMPILE_SHARE) * self._left_s
         say(Compiling(len(batch), self._turns))
         jobs = self._jobs(batch)
         with closing(compile_all(jobs, self.effort.jobs, stop=stop, turns=self._turns)) as compiled:
@@ -311,7 +328,7 @@ class Evaluation:
             with self._bench:
                 yield race
         finally:
-            self._keep(race, race.outcomes.keys())
+            self._keep(race, race.outcomes.keys(), whole=race.ended or race.rounds >= ENOUGH)
             self._tell(race.outcomes.keys(), "to the end," if race.ended else "stopped after")
             self._told.clear()
             self._ready.clear()
@@ -344,15 +361,16 @@ class Evaluation:
 
     # --- what became of them ---------------------------------------------------------------------
 
-    def _keep(self, race: Race, configs: Iterable[Config], *, at_once: bool = True) -> None:
+    def _keep(self, race: Race, configs: Iterable[Config], *, at_once: bool = True, whole: bool = False) -> None:
         """Store what is known of some candidates: a process that dies loses no more than the samples since.
 
         Args:
             at_once: otherwise they may wait for others, as each writing waits for the disk.
+            whole: it is over, and long enough to be compared by.
         """
         outcomes = race.outcomes
         for config in configs:
-            if config in outcomes and not self._known_better(config, outcomes[config], race.ended):
+            if config in outcomes and not self._known_better(config, outcomes[config], whole):
                 executable, compile_s = self._ready[config]
                 before = self.trials.get(config)  # compiled then, and found now
                 self._add(config, outcomes[config], executable.resources, (before and before.compile_s) or compile_s)
@@ -367,10 +385,10 @@ class Evaluation:
                 self._told.add(config)
                 say(Tried(self.subject.kernel.name, self.subject.exact, trial, fate(trial, how)))
 
-    def _known_better(self, config: Config, outcome: Measured | Failed, ended: bool) -> bool:
+    def _known_better(self, config: Config, outcome: Measured | Failed, whole: bool) -> bool:
         """Whether an earlier race of this search has more samples of it: this one has only begun, or was cut short."""
         before = self.trials.get(config)
-        if self._anew and ended:
+        if self._anew and whole:
             return False
         if self._anew and before is not None and isinstance(outcome, Measured):
             return True  # all of this race or nothing: parts of two cannot be compared

@@ -21,6 +21,7 @@ from tunesmith.events import Summary
 from tunesmith.kernels import decode_attention as ours
 from tunesmith.kernels.decode_attention.launch import PARAMETERS
 from tunesmith.kernels.programs import FLOATS
+from tunesmith.tables import Packaged
 
 __all__ = ["chooser", "decode_attention", "scores", "tune"]
 
@@ -149,12 +150,14 @@ class _Torch(LibraryCall):
 
 def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
     torchs = _Torch("torch", _by_torch, ours.kernel.kernel.signature)
-    return choose(
+    made = choose(
         f"decode_attention_{kind}", {"torch": Candidate(torchs), **candidates}, args=_by_torch, reference=_reference,
         key=["B", "HQ", "HKV", "D", "S", "page_size"], dims=["B", "HQ", "HKV", "D", "S"], buckets={"S": "pow2"},
         flags=ours.kernel.flags, policy="lookup", most=TRIED, depends=["torch"], isolate=False,
         **more,
     )  # fmt: skip
+    made.use_table(Packaged("tunesmith.kernels", f"decode_attention_{kind}"))  # by exact sizes
+    return made
 
 
 def _reference(

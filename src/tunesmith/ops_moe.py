@@ -21,6 +21,7 @@ from tunesmith.events import Summary
 from tunesmith.kernels import fused_moe as ours
 from tunesmith.kernels.fused_moe import route
 from tunesmith.kernels.programs import FLOATS
+from tunesmith.tables import Packaged
 
 __all__ = ["chooser", "fused_moe", "route", "scores", "tune"]
 
@@ -173,11 +174,13 @@ class _Torch(LibraryCall):
 
 def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
     torchs = _Torch("torch", _by_torch, ours.kernel.kernel.signature)
-    return choose(
+    made = choose(
         f"fused_moe_{kind}", {"torch": Candidate(torchs), **candidates}, args=_by_torch, reference=_reference,
         key=["M", "E", "N", "K", "top_k"], strides=["w1", "w2"], flags=ours.kernel.flags, policy="lookup", most=TRIED,
         depends=["torch"], isolate=False, **more,
     )  # fmt: skip
+    made.use_table(Packaged("tunesmith.kernels", f"fused_moe_{kind}"))  # by exact sizes
+    return made
 
 
 def _reference(

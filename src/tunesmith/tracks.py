@@ -79,6 +79,8 @@ def known_choice(subject: Subject, store: Store, tables: Sequence[Tables], track
         return as_checked(replace(stored.choice, track=track, source="store", note=note), subject)
     for table in tables:
         row = table.lookup(subject.key, subject.exact, subject.device)
+        if row is not None and row.distance and subject.space.fault(row.config) is not None:
+            continue  # a neighbour's may well not fit
         if row is not None and legal(subject, row.config, row.source):
             return Choice(row.config, track, row.source, median_s=row.median_s, distance=row.distance, note=row.note)
     return None

@@ -16,7 +16,7 @@ from tunesmith.core.space import ENUMERATED, Space
 from tunesmith.core.stats import median
 from tunesmith.errors import BudgetEnded, NoWorkingConfig, TunesmithWarning
 from tunesmith.evaluate import Evaluation
-from tunesmith.events import BUDGET, LAUNCHES, STOPPED, Started, Summary, say
+from tunesmith.events import BUDGET, STOPPED, Started, Summary, say
 from tunesmith.finals import kept_back, last_race
 from tunesmith.kernel import Clock
 from tunesmith.measure.failure import all_failed, is_machines
@@ -91,12 +91,9 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
         since = "" if concluded is None else concluded.searched_at
         again, needed = _to_time_again(state, known, stored, since)
         ranks = legal is not None and _is_ranked(state)
-        if ranks or effort.strategy == "exhaustive":  # one race
+        with kept_back(state):
             _follow(state, known, first, again, needed, ranks)
-        else:
-            with kept_back(state):
-                _follow(state, known, first, again, needed, ranks)
-            last_race(state)
+        last_race(state, known)
         _check_winner(state, known)
     done = {**known, **state.trials}
     return _conclude(state, legal if legal is not None else list(done), done, cut, len(known))
@@ -192,7 +189,7 @@ def _follow(
             if state.over:
                 return
             done = {**known, **state.trials}
-            batch = steps.send([done.get(c, Trial(c, Untried(_stopped_by(state)))) for c in batch])
+            batch = steps.send([done.get(c, Trial(c, Untried(state.ended_by or BUDGET))) for c in batch])
     except StopIteration:
         return
     finally:
@@ -226,7 +223,7 @@ def _conclude(
     subject = state.subject
     bounded = state.effort.candidates is not None and len(state.trials) >= state.effort.candidates
     usual = _not_promising(state.effort) if state.effort.near else f"not drawn by {state.effort.strategy}"
-    why = _stopped_by(state) if state.stopped or state.over else BOUND if bounded else usual
+    why = state.stopped or state.ended_by or (BOUND if bounded else usual)
     trials = tuple(done.get(config, Trial(config, Untried(why))) for config in legal)
     verdict = state.effort.verdict(trials, state.incumbent)
     summary = Summary(
@@ -246,10 +243,6 @@ def _conclude(
         state.store.forget_failures(subject.key)
         raise _nothing_works(summary, state)
     return summary
-
-
-def _stopped_by(state: Evaluation) -> str:
-    return LAUNCHES if state.launched_all else BUDGET
 
 
 def _not_promising(effort: Effort) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from tests.fakes import ScriptedClock
 
-from tunesmith import Config, Measured, Problem, Space, TunedKernel, Untried, Work, autotune
+from tunesmith import Config, Measured, Problem, Sample, Space, TunedKernel, Untried, Work, autotune
 from tunesmith.backends.call import CallableKernel
 from tunesmith.core.device import Device, known_device
-from tunesmith.events import Event, Racing, Summary, watched
+from tunesmith.events import LAUNCHES, Event, Racing, Summary, watched
+from tunesmith.kernel import Run
 
 
 def body(x: int, n: int = 0, *, c: int) -> int:
@@ -61,6 +62,99 @@ def test_what_stays_is_beaten_by_who_is_found_late(strategy: str) -> None:
         if isinstance(trial.outcome, Measured)
     }
     assert len(rounds[found.choice.config] & rounds[Config(c=0)]) >= 2
+
+
+class DriftingClock(ScriptedClock):
+    """From the so many-th sample on, everything takes longer: a GPU that is held back by its power limit."""
+
+    after: int = 0
+    factor: float = 1.04
+
+    def sample(self, run: Run) -> Sample:
+        sample = super().sample(run)
+        return Sample(sample.seconds * self.factor) if len(self.asked) > self.after else sample
+
+
+def met(found: Summary, one: Config, other: Config) -> int:
+    """How many rounds both were in."""
+    rounds = {
+        trial.config: {(trial.at, sample.round) for sample in trial.outcome.samples}
+        for trial in found.trials
+        if isinstance(trial.outcome, Measured)
+    }
+    return len(rounds[one] & rounds[other])
+
+
+def near_the_best(config: Config) -> float:
+    return 1.0 if config["c"] == 0 else 0.7 + abs(c_of(config) - 40) / 1000
+
+
+def test_launches_are_kept_for_it() -> None:
+    clock = ScriptedClock(near_the_best, noise=0.001)
+    f = tuned(clock, 64, Config(c=0), strategy="random", launches=600, default=Config(c=0))
+    found = f.tune(1, 64)
+    assert found.choice is not None
+    assert len(clock.asked) <= 600
+    assert found.choice.config["c"] != 0
+    assert found.choice.partial == LAUNCHES
+    assert met(found, found.choice.config, Config(c=0)) >= 2
+
+
+def test_a_last_race_that_is_cut_short_counts_from_a_few_rounds_on() -> None:
+    clock = ScriptedClock(near_the_best, noise=0.05)  # too noisy to end within what is left
+    f = tuned(clock, 64, Config(c=0), strategy="random", launches=500, default=Config(c=0))
+    found = f.tune(1, 64)
+    assert found.choice is not None
+    assert len(clock.asked) == 500
+    assert found.choice.config["c"] != 0
+
+
+def test_a_strategy_that_was_cut_short_is_not_made_whole_by_the_last_race() -> None:
+    clock = ScriptedClock(lambda config: 1 + c_of(config) / 1000, noise=0.02)
+    f = tuned(clock, 12, strategy="exhaustive", launches=40)  # three rounds, and nobody is told apart
+    found = f.tune(1, 64)
+    assert found.choice is not None
+    assert found.counts["untried"] == 0
+    assert found.choice.partial == LAUNCHES
+
+
+def test_what_another_search_found_meets_what_stays() -> None:
+    """A second search goes on at a lower clock: of those that the first left near its best, one looks fastest."""
+    clock = DriftingClock(near_the_best, noise=0.002)
+    clock.after = 10**9
+    tuned(clock, 64, Config(c=0), strategy="random", candidates=40, default=Config(c=0)).tune(1, 64)
+    clock.after = 0
+    f = tuned(clock, 64, Config(c=0), strategy="random", candidates=60, default=Config(c=0))
+    found = f.tune(1, 64)
+    assert found.choice is not None
+    assert found.choice.config["c"] != 0
+    assert found.verdict is not None
+    assert met(found, found.choice.config, Config(c=0)) >= 2
+
+
+def test_nothing_new_is_no_race() -> None:
+    clock = ScriptedClock(near_the_best, noise=0.01)
+    f = tuned(clock, 64, Config(c=0), strategy="random", candidates=48, default=Config(c=0))
+    f.tune(1, 64)
+    asked = len(clock.asked)
+    f.tune(1, 64)
+    assert len(clock.asked) == asked
+
+
+def test_who_fails_in_the_last_race_does_not_win() -> None:
+    late: list[Config] = []
+
+    def seconds(config: Config) -> float:
+        if config["c"] != 0 and f.kernel.name == "many" and len(set(clock.asked)) >= 48 and config in late:
+            raise RuntimeError("gone")
+        late.append(config) if config["c"] == 40 else None
+        return near_the_best(config)
+
+    clock = ScriptedClock(seconds, noise=0.01)
+    f = tuned(clock, 64, Config(c=0), strategy="random", candidates=64, default=Config(c=0))
+    found = f.tune(1, 64)
+    assert found.choice is not None
+    assert found.choice.config["c"] not in (0, 40)
 
 
 def test_one_race_has_no_last_one() -> None:

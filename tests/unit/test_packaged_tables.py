@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tunesmith.cli import main
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice
 from tunesmith.errors import TunesmithWarning
+from tunesmith.kernels import shipped
 from tunesmith.store import default_store
 from tunesmith.tables import NativeTable, Near, Packaged, Row
 from tunesmith.tables.native import Entry
@@ -127,6 +129,41 @@ def test_a_kernel_uses_it_behind_the_store_and_what_its_user_gives(package: Path
     fresh = tunesmith.autotune(space=Space(BLOCK=[1, 2, 3, 4]), key=["n"], policy="lookup")(scale)
     fresh.use_table(Packaged("shipping", "scale"))
     assert fresh(x, 8)[0] == 4
+
+
+def test_a_neighbour_that_does_not_fit_is_no_warning(package: Path) -> None:
+    """The Space depends on the size, so what serves one need not be legal for the next."""
+    kernel = tunesmith.autotune(
+        space=lambda problem, device: Space(BLOCK=[1, 2] if problem["n"] < 10 else [1, 4]), key=["n"], policy="lookup",
+        knobs=["BLOCK"],
+    )(scale)  # fmt: skip
+    kernel.use_table(Packaged("shipping", "scale", near=["n"]))
+    x, chip = np.ones(8), kernel.kernel.device([])
+    table_of({kernel.key(x, 8).problem.text: 2}, chip.identity, "scale").write(package / file_name("scale", chip.name))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert kernel(x, 9)[0] == 2
+        assert kernel(x, 12)[0] == 1
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_each_shipped_kernel_has_a_place_for_its_table(
+    name: str, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(Packaged, "_read", lambda self, chip: asked.append(f"{self._kernel} on {chip}"))
+    key = Key(name, "f1", Problem({"M": 1}), H200.identity, "p1")
+    assert [table.lookup(key, key.problem, H200) for table in shipped()[name].tables] == [None]
+    assert asked == [f"{name} on NVIDIA H200"]
+
+
+def test_tables_that_ship_are_sound(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of this source, and legal: a change to a kernel needs its tables made anew, or taken out."""
+    pytest.importorskip("torch")
+    pytest.importorskip("triton")
+    folder = Path(tunesmith.__file__).parent / "kernels" / "tables"
+    assert main(["guard", "--static", "tunesmith.ops:gpu", *shipped(), str(folder)]) == 0, capsys.readouterr().out
+    assert "were not checked" not in capsys.readouterr().out
 
 
 # --- made from a store --------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tunesmith.kernels import rmsnorm as plain
 from tunesmith.kernels import rows as shared
 from tunesmith.kernels.rows.autograd import tell_autograd
 from tunesmith.kernels.rows.launch import RowKernel
+from tunesmith.tables import Packaged
 
 EPS = plain.EPS
 _hints = shared.hints(reads=2)
@@ -44,6 +45,8 @@ kernel = autotune(
     "add_rmsnorm", ["x", "residual", "w"], ["x", "residual"], shared.KNOBS, numbers=["eps"], makes=False,
     returns=["x", "residual"],
 ))  # fmt: skip
+
+kernel.use_table(Packaged("tunesmith.kernels", "add_rmsnorm", near=("rows",)))
 
 
 def add_rmsnorm_(x: Any, residual: Any, w: Any = None, eps: float = EPS) -> tuple[Any, Any]:  # (…, n), (…, n), (n,)

@@ -12,6 +12,7 @@ from tunesmith.core.model import Rows
 from tunesmith.core.problem import Problem
 from tunesmith.kernels import rows as shared
 from tunesmith.kernels.rows.launch import RowKernel
+from tunesmith.tables import Packaged
 
 EPS = 1e-5
 _hints = shared.hints()
@@ -37,6 +38,8 @@ kernel = autotune(
     space=space, knobs=shared.KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
     model=Rows(operations=10.0, reductions=2), candidates=shared.TRIED, policy="lookup", clock="graph",
 )(RowKernel("layernorm", ["x", "w", "b"], ["x"], shared.KNOBS, numbers=["eps"]))  # fmt: skip
+
+kernel.use_table(Packaged("tunesmith.kernels", "layernorm", near=("rows",)))
 
 
 def layernorm(x: Any, w: Any = None, b: Any = None, eps: float = EPS) -> Any:  # x: (…, n), w, b: (n,)

@@ -12,6 +12,7 @@ from tunesmith.core.model import Rows
 from tunesmith.core.problem import Problem
 from tunesmith.kernels import rows as shared
 from tunesmith.kernels.rows.launch import RowKernel
+from tunesmith.tables import Packaged
 
 EPS = 1e-6
 _hints = shared.hints()
@@ -36,6 +37,8 @@ kernel = autotune(
     space=space, knobs=shared.KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
     model=Rows(operations=6.0), candidates=shared.TRIED, policy="lookup", clock="graph",
 )(RowKernel("rmsnorm", ["x", "w"], ["x"], shared.KNOBS, numbers=["eps"]))  # fmt: skip
+
+kernel.use_table(Packaged("tunesmith.kernels", "rmsnorm", near=("rows",)))
 
 
 def rmsnorm(x: Any, w: Any = None, eps: float = EPS) -> Any:  # x: (…, n), w: (n,)

@@ -15,6 +15,7 @@ from tunesmith.kernels import rows as shared
 from tunesmith.kernels.rmsnorm import EPS
 from tunesmith.kernels.rows.autograd import tell_autograd
 from tunesmith.kernels.rows.launch import RowKernel
+from tunesmith.tables import Packaged
 
 _hints = shared.hints(reads=2, stays=True)
 space, default = _hints.space, _hints.default
@@ -54,6 +55,8 @@ kernel = autotune(
     "rmsnorm_backward", ["dy", "x", "w", "dx", "dw"], ["dy", "x"], shared.KNOBS, numbers=["eps"],
     makes=False, typed=["dy", "x", "w"], module="tunesmith.kernels.rows.gradient",
 ))  # fmt: skip
+
+kernel.use_table(Packaged("tunesmith.kernels", "rmsnorm_backward", near=("rows",)))
 
 
 def rmsnorm_backward(

@@ -12,6 +12,7 @@ from tunesmith.core.model import Rows
 from tunesmith.core.problem import Problem
 from tunesmith.kernels import rows as shared
 from tunesmith.kernels.rows.launch import RowKernel
+from tunesmith.tables import Packaged
 
 _hints = shared.hints()
 space, default = _hints.space, _hints.default
@@ -32,6 +33,8 @@ kernel = autotune(
     space=space, knobs=shared.KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
     model=Rows(operations=12.0, looped=24.0, reductions=2), candidates=shared.TRIED, policy="lookup", clock="graph",
 )(RowKernel("row_softmax", ["x"], ["x"], shared.KNOBS))  # fmt: skip
+
+kernel.use_table(Packaged("tunesmith.kernels", "row_softmax", near=("rows",)))
 
 
 def softmax(x: Any) -> Any:  # (…, n)

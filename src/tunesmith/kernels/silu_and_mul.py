@@ -15,6 +15,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernels import rows as shared
 from tunesmith.kernels.rows.launch import RowKernel
+from tunesmith.tables import Packaged
 
 _hints = shared.split(reads=2)
 space, default = _hints.space, _hints.default
@@ -50,6 +51,8 @@ kernel = autotune(
     space=space, knobs=shared.SPLIT_KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs,
     reference=reference, model=work, candidates=shared.TRIED, policy="lookup", clock="graph",
 )(RowKernel("silu_and_mul", ["x"], ["x"], shared.SPLIT_KNOBS))  # fmt: skip
+
+kernel.use_table(Packaged("tunesmith.kernels", "silu_and_mul", near=("rows",)))
 
 
 def silu_and_mul(x: Any) -> Any:  # (…, 2 n)

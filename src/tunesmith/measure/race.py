@@ -42,6 +42,7 @@ class Race:
 
     Attributes:
         samples: how many were taken.
+        rounds: how many were gone through, with everybody who was in.
         launches: how many launches they are the means of.
         look: what the rule said last.
         ended: whether it ran to its end.
@@ -70,7 +71,7 @@ class Race:
         self._failed: dict[Config, Failed] = {}
         self.errors: dict[Config, BaseException] = {}
         self._leader: tuple[Config, float] | None = None
-        self.samples = self.launches = 0
+        self.samples = self.launches = self.rounds = 0
         self.look: Look[Config] | None = None
         self.ended = False
 
@@ -111,7 +112,7 @@ class Race:
         while alive and number < (final or most + self._rule.finals):
             if not self._round(number, alive):
                 return
-            number += 1
+            number = self.rounds = number + 1
             alive = [config for config in alive if config not in self._failed]
             settled = settled or self._settle({c: mine[0] for c in alive if (mine := self._samples[c])})
             if number > most or (final and number < final):

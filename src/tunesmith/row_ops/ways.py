@@ -19,6 +19,7 @@ from tunesmith.kernels import layernorm as layer
 from tunesmith.kernels import rmsnorm as rms
 from tunesmith.kernels import row_softmax, rows
 from tunesmith.kernels import silu_and_mul as gating
+from tunesmith.tables import Packaged
 from tunesmith.tuned import TunedKernel
 
 F = torch.nn.functional
@@ -233,9 +234,12 @@ def _chooser(operation: str, kind: str) -> Chooser:
     if on_gpu:
         candidates = {ours.name: Candidate(ours, way.kernel.space, declared.model, devices=("cuda", "hip"))}
     make_inputs: Any = declared.make_inputs
-    return choose(
-        f"{operation.rstrip('_')}_{kind}", {"torch": Candidate(_Torch(way.torchs, way.kernel)), **candidates},
+    name = f"{operation.rstrip('_')}_{kind}"
+    made = choose(
+        name, {"torch": Candidate(_Torch(way.torchs, way.kernel)), **candidates},
         args=way.torchs, key=["rows", "n"], reference=declared.against.reference, writes=way.writes,
         make_inputs=make_inputs if on_gpu else partial(make_inputs, device="cpu"), settings=None, policy="lookup",
         most=rows.TRIED, clock="graph" if on_gpu else None, depends=["torch"], isolate=False,
     )  # fmt: skip
+    made.use_table(Packaged("tunesmith.kernels", name))  # by exact sizes
+    return made

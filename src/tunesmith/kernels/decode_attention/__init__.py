@@ -18,6 +18,7 @@ from tunesmith.core.space import Space
 from tunesmith.errors import BadInput
 from tunesmith.kernels.decode_attention.launch import KNOBS, LEAST, PARAMETERS, SIZES, attention_kernel, padded
 from tunesmith.kernels.programs import drawer
+from tunesmith.tables import Packaged
 
 __all__ = ["arguments", "decode_attention", "default", "kernel", "make_inputs", "reference", "space", "work"]
 
@@ -224,6 +225,8 @@ kernel = autotune(
     dims=[name for name in SIZES if name != "page_size"], make_inputs=make_inputs, reference=reference, model=work,
     candidates=96, policy="lookup", clock="graph", hot=["q", "lens", "pages"],
 )(attention_kernel())  # fmt: skip
+
+kernel.use_table(Packaged("tunesmith.kernels", "decode_attention", near=("B",)))
 
 
 def decode_attention(

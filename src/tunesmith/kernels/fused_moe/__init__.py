@@ -19,6 +19,7 @@ from tunesmith.core.space import Space
 from tunesmith.errors import BadInput
 from tunesmith.kernels.fused_moe.launch import KNOBS, PARAMETERS, SIZES, moe_kernel
 from tunesmith.kernels.programs import drawer
+from tunesmith.tables import Packaged
 
 __all__ = ["arguments", "default", "fused_moe", "kernel", "make_inputs", "reference", "route", "space", "work"]
 
@@ -230,6 +231,8 @@ kernel = autotune(
     flags={"w1.strides": "xx1", "w2.strides": "xx1"}, make_inputs=make_inputs, reference=reference, model=work,
     candidates=96, policy="lookup", clock="graph", hot=["x", "topk_weights", "topk_ids"],
 )(moe_kernel())  # fmt: skip
+
+kernel.use_table(Packaged("tunesmith.kernels", "fused_moe", near=("M",)))
 
 
 def fused_moe(x: Any, w1: Any, w2: Any, topk_weights: Any, topk_ids: Any) -> Any:
