@@ -22,8 +22,8 @@ USUAL_STAGES, USUAL_WARPS = 3, 4
 MOST_THREADS = 1024
 #: no tile and no count of anything is larger
 MOST_KNOB = 1 << 30
-#: So many times a limit is beyond what an estimate may be off by: in the 1237 tables that SGLang 0.5.23 and vLLM 0.33.0
-#: ship no row for an NVIDIA chip asks for more than 1.9 times its shared memory, by the least estimate, or 256 registers.
+#: So many times a limit is beyond what an estimate may be off by: in all tables that SGLang 0.5.23 and vLLM 0.33.0 ship
+#: no row for an NVIDIA chip asks for more than 1.9 times its shared memory, by the least estimate, or 256 registers.
 BEYOND = 2
 #: a thread of an NVIDIA chip has at most so many registers
 MOST_REGISTERS = 255
