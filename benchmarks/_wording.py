@@ -12,6 +12,6 @@ import _wording_gpu
 #: in the order of the page
 _ORDER = (
     "triton_dispatch", "dispatch", "triton_cold_search", "tune", "one_config", "serve", "race", "model", "search",
-    "cuda", "bad_candidates", "tables", "moe_tables", "sweep_cpu", "scaling", "cpu_matmul",
+    "cuda", "cute", "bad_candidates", "tables", "moe_tables", "sweep_cpu", "scaling", "cpu_matmul", "report",
 )  # fmt: skip
 WORDING = {name: {**_wording_gpu.WORDING, **_wording_cpu.WORDING}[name] for name in _ORDER}

@@ -187,6 +187,24 @@ def _over_numpy(result: Result) -> Table:
     return rows
 
 
+def _report(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f"The report of a recorded space of 480 configurations is {summary['bytes'] / 1e6:.1f} MB and shows all of it "
+        f"{summary['load_s']:.1f} s after it is opened in headless Chromium, with {summary['console_errors']:.0f} "
+        f"errors on the console. The largest here is {summary['largest_bytes'] / 1e6:.1f} MB, the slowest takes "
+        f"{summary['slowest_load_s']:.1f} s.",
+    ]
+
+
+def _reports(result: Result) -> Table:
+    rows = [["report of", "problems", "configurations", "MB", "to open", "to write"]]
+    for row in result["rows"]:
+        rows.append([row["case"], str(row["problems"]), f"{row['trials']:,}", f"{row['bytes'] / 1e6:.1f}",
+                     duration(row["load_s"]), duration(row["made_s"])])  # fmt: skip
+    return rows
+
+
 #: benchmark → how it is told
 WORDING = {
     "dispatch": Wording("What a warm call adds", _dispatch, _added),
@@ -198,4 +216,5 @@ WORDING = {
     "sweep_cpu": Wording("A sweep, killed and resumed", _sweep_cpu),
     "scaling": Wording("How far a sweep scales", _scaling, _scaled),
     "cpu_matmul": Wording("Kernels in C against numpy", _cpu_matmul, _over_numpy),
+    "report": Wording("How large and fast a report is", _report, _reports),
 }
