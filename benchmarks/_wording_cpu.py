@@ -222,6 +222,24 @@ def _curve(result: Result) -> Table:
     return rows
 
 
+def _report(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f"The report of a recorded space of 480 configurations is {summary['bytes'] / 1e6:.1f} MB and shows all of it "
+        f"{summary['load_s']:.1f} s after it is opened in headless Chromium, with {summary['console_errors']:.0f} "
+        f"errors on the console. The largest here is {summary['largest_bytes'] / 1e6:.1f} MB, the slowest takes "
+        f"{summary['slowest_load_s']:.1f} s.",
+    ]
+
+
+def _reports(result: Result) -> Table:
+    rows = [["report of", "problems", "configurations", "MB", "to open", "to write"]]
+    for row in result["rows"]:
+        rows.append([row["case"], str(row["problems"]), f"{row['trials']:,}", f"{row['bytes'] / 1e6:.1f}",
+                     duration(row["load_s"]), duration(row["made_s"])])  # fmt: skip
+    return rows
+
+
 #: benchmark → how it is told
 WORDING = {
     "dispatch": Wording("What a warm call adds", _dispatch, _added),
@@ -235,4 +253,5 @@ WORDING = {
     "transfer": Wording("A search that starts from solved problems", _transfer),
     "distill": Wording("Few rows for many problems", _distill, _curve),
     "cpu_matmul": Wording("Kernels in C against numpy", _cpu_matmul, _over_numpy),
+    "report": Wording("How large and fast a report is", _report, _reports),
 }

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
-from tunesmith.core.model import Model
+from tunesmith.core.model import Model, Rows, Tiles
 from tunesmith.core.outcome import Choice
 from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.space import Space
@@ -117,6 +117,8 @@ class Declaration:
             names_taken(kernel.name, part, parameters, knobs, what=f"function in restore_value[{name!r}]")
         if self.invariance is not None:
             self._check_invariance(kernel.name, self.invariance)
+        if self.model is not None and isinstance(self.model.work, (Tiles, Rows)) and knobs:
+            _check_model(kernel.name, self.model.work, knobs)
         if isinstance(self.clock, str) and self.clock not in CLOCK_NAMES:
             raise BadInput(f"{kernel.name}: {unknown('clock', self.clock, CLOCK_NAMES)}")
         both = sorted({*self.restore} & {*self.zero})
@@ -238,6 +240,17 @@ class Declaration:
             default=None if self.default is None else held_default,
             fixed=Config({**self.fixed, **knobs}),
         )
+
+
+def _check_model(kernel: str, work: Tiles | Rows, knobs: Sequence[str]) -> None:
+    """Refuse a model that reads knobs which no Config has: on the machine with the GPU it would be too late."""
+    for argument, knob in work.knobs().items():
+        if isinstance(knob, str) and knob not in knobs:
+            made = type(work).__name__
+            raise BadInput(
+                f"{kernel}: {made} reads a knob {knob!r}, and the space has {', '.join(knobs)}: name the one that is "
+                f"meant, {made}({argument}={knobs[0]!r}), or give the value that all Configs have, {made}({argument}=1)"
+            )
 
 
 def _identified(how: Bucket) -> str:

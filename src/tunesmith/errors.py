@@ -122,6 +122,13 @@ class StoreError(TunesmithError):
     """A store that was named explicitly cannot be read or written."""
 
 
+#: What to do with a Triton kernel where torch has no GPU to use.
+WITHOUT_GPU = (
+    "without a GPU, `tunesmith compile TARGET --target sm_90 --problem …` says what each Config takes, and "
+    "TRITON_INTERPRET=1 runs the kernel on the CPU"
+)
+
+
 def unknown(what: str, bad: object, good: Iterable[object]) -> str:
     """One line that names the bad value, the nearest good one and all good ones.
 

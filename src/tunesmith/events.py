@@ -143,6 +143,12 @@ class Summary:
         """Whether something was left untried for want of time: nothing can be said of all Configs."""
         return self.why_untried in STOPPED and self.counts["untried"] > 0
 
+    def __repr__(self) -> str:
+        """A line for a terminal; `trials` have the samples."""
+        counts = ", ".join(f"{number:,} {fate}" for fate, number in self.counts.items())
+        chosen = "nothing works" if self.choice is None else f"{self.choice.config!r}"
+        return f"<Summary of {self.key.kernel}({self.key.problem}): {chosen}; {counts}>"
+
     def _repr_html_(self) -> str:
         chosen = "" if self.choice is None else choice_html(self.choice)
         return chosen + trials_html(self.trials, f"{self.key.kernel}({self.key.problem}) on {self.key.device}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from tunesmith.core.problem import Problem, complete
 from tunesmith.declaration import Declaration
 from tunesmith.dispatch import Dispatcher, dtype_name, is_array
-from tunesmith.errors import BadInput, unknown
+from tunesmith.errors import WITHOUT_GPU, BadInput, unknown
 from tunesmith.kernel import Kernel
 from tunesmith.measure.failure import attempt
 
@@ -57,7 +58,8 @@ def make_inputs(
         raise error
     if made is None or failure is not None:
         assert failure is not None
-        raise BadInput(f"{kernel.name}: make_inputs({asked}) failed: {failure.reason}") from error
+        hint = f"; {WITHOUT_GPU}" if kernel.backend == "triton" and _no_gpu() else ""
+        raise BadInput(f"{kernel.name}: make_inputs({asked}) failed: {failure.reason}{hint}") from error
     parameters = kernel.signature.parameters
     for given in made:
         if given not in parameters:
@@ -65,6 +67,12 @@ def make_inputs(
     opaque = dict.fromkeys(declared.spec.opaque)  # a grid may be the caller's to give
     _check(kernel.name, dispatcher, asked, made, opaque)
     return made
+
+
+def _no_gpu() -> bool:
+    """Whether a program that has torch has no GPU for it."""
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and not torch.cuda.is_available()
 
 
 def _check(

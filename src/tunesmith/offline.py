@@ -78,14 +78,25 @@ class Offline:
         self._decider.found(key)
 
     def refuse_to_measure(self, what: str) -> None:
-        """Raise under TUNESMITH_READ_ONLY and in a search's worker: `what` would have been done to the kernel."""
+        """Raise where nothing may be measured: under TUNESMITH_READ_ONLY, and as `refuse_without_times` does.
+
+        Args:
+            what: would have been done to the kernel.
+        """
+        self.refuse_without_times(what)
+        if options().read_only:
+            raise BadInput(f"{self._kernel.name} is not {what}: TUNESMITH_READ_ONLY is set, and nothing is measured")
+
+    def refuse_without_times(self, what: str) -> None:
+        """Raise where times would mean nothing: in a search's worker, and in Triton's interpreter."""
         if is_guarded():
             raise BadInput(
                 f"{self._kernel.name} is not {what} in the worker of a search, beside which nothing else is measured; "
                 "a worker imports the module, so what is tuned on import goes into a function or another program"
             )
-        if options().read_only:
-            raise BadInput(f"{self._kernel.name} is not {what}: TUNESMITH_READ_ONLY is set, and nothing is measured")
+        why = getattr(getattr(self._kernel, "inner", self._kernel), "why_no_times", "")
+        if why:
+            raise BadInput(f"{self._kernel.name} is not {what}: {why}")
 
     @contextmanager
     def _claimed(self, key: Key) -> Generator[Store]:

@@ -275,9 +275,10 @@ class TunedKernel:
             isolate: as of `autotune`, for this recording.
 
         Raises:
-            BadInput: for a Space too large to enumerate.
+            BadInput: for a Space too large to enumerate, and in Triton's interpreter.
             Busy: when another search measures on the device for longer than `TUNESMITH_WAIT_S`.
         """
+        self._offline.refuse_without_times("recorded")
         subject = self._isolation.of(self.subject(*args, **kwargs), isolate)
         return record(subject, self._subjects.clock(subject.device), self._subjects.effort(), rounds, only)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes import ScriptedClock
 
 import tunesmith
-from tunesmith import Config, Problem, Sample, Space, TunedKernel, autotune, fingerprint
+from tunesmith import Config, Problem, Rows, Sample, Space, Tiles, TunedKernel, autotune, fingerprint
 from tunesmith.errors import BadInput, FingerprintError, ProblemError, SpaceError
 from tunesmith.measure.inputs import Snapshot
 
@@ -35,6 +35,11 @@ def body(x, n, *, c):
         ({"space": {"c": [1, 2]}}, "is no Space"),
         ({"default": Config(c=9)}, "'c' cannot be 9; good values: 1, 2"),
         ({"policy": "always"}, "known: default, lookup, search"),
+        (
+            {"model": Rows(columns="c")},
+            r"Rows reads a knob 'ROWS', and the space has c: .*Rows\(rows='c'\).*Rows\(rows=1\)",
+        ),
+        ({"model": Tiles(n=1, k=1)}, r"Tiles reads a knob 'BLOCK_M', and the space has c"),
     ],
 )
 def test_what_makes_no_sense_is_refused_at_decoration(options: dict[str, Any], says: str) -> None:

@@ -80,6 +80,13 @@ def test_a_search_and_what_is_stored_of_it_are_tables() -> None:
 # --- data frames ------------------------------------------------------------------------------------------------
 
 
+def test_in_a_terminal_a_search_and_a_report_are_a_line() -> None:
+    summary = scaled.tune(5)
+    assert repr(summary) == "<Summary of scaled(n=5): Config(block=16); 2 measured, 1 failed, 0 cut, 0 untried>"
+    said = "<Report of scaled: 1 problem, 3 trials; save('report.html') writes the page>"
+    assert repr(tunesmith.Report.of(summary)) == said
+
+
 def test_a_search_as_a_frame() -> None:
     pytest.importorskip("pandas")
     frame = to_pandas(scaled.tune(8))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.report_pages import Read, read
 
+from tunesmith import Config, Failed, Trial
 from tunesmith.cli import main
+from tunesmith.store import default_store
 
 pytest.importorskip("jinja2")
 pytest.importorskip("plotly")
@@ -94,6 +97,20 @@ def test_all_that_is_stored_needs_no_target(tuned: str, tmp_path: Path) -> None:
     shown = page_of(file).data["searches"]
     assert len(shown) == 2
     assert "TARGET" in shown[0]["model"]["why"]
+
+
+def test_a_kernel_of_which_nothing_works_hides_no_other(
+    tuned: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = default_store()
+    broken = replace(store.keys("scale")[0], kernel="broken")
+    store.add_trials(broken, [Trial(Config(block=16), Failed("compile", "error: BLOK undeclared"))])
+    store.forget_failures(broken)  # as a search does in which nothing worked
+    assert "broken" in [key.kernel for key in store.keys(None)]
+    assert main(["report", "-o", str(tmp_path / "all.html")]) == 0
+    out = capsys.readouterr()
+    assert "2 problems" in out.out
+    assert "1 problem of which nothing worked: left out" in out.err
 
 
 def test_another_source_is_left_out_and_said(tuned: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,6 +173,33 @@ def test_values_that_no_kernel_takes(tmp_path: Path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "code", "said"),
+    [
+        ({"GROUP_SIZE_M": 0}, "value", "GROUP_SIZE_M=0 is no integer from 1 on"),
+        ({"num_stages": -1}, "value", "num_stages=-1 is no integer from 0 on"),
+        ({"num_stages": "3"}, "value", "num_stages='3'"),
+        ({"num_warp": 4}, "knob", "did you mean 'num_warps'?"),
+        ({"BLOCK_SIZE_K": None}, "knob", "BLOCK_SIZE_K is missing"),
+        ({"GROUP_SIZE_M": None}, "knob", "GROUP_SIZE_M is missing"),
+        ({"num_stages": 40, "BLOCK_SIZE_N": 128}, "shared-memory", "NVIDIA_H200 has 232448"),
+        ({"BLOCK_SIZE_M": 1024, "BLOCK_SIZE_K": 16, "num_stages": 1}, "registers", "512 registers of a thread"),
+    ],
+)
+def test_a_slip_of_the_hand_in_a_table_of_the_very_chip(tmp_path: Path, wrong: dict[str, object], code: str, said: str):
+    row = {knob: value for knob, value in {**KNOBS, **wrong}.items() if value is not None}
+    found = one(tmp_path, "vllm/E=8,N=512,device_name=NVIDIA_H200.json", ladder({**dict.fromkeys(GRID, KNOBS), 8: row}))
+    assert [(f.code, f.message.partition(":")[0]) for f in found] == [(code, "row 8")]
+    assert said in found[0].message
+
+
+def test_what_ran_where_it_was_tuned_is_no_fault_for_an_estimate(tmp_path: Path):
+    deep = {**KNOBS, "BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 256, "BLOCK_SIZE_K": 256, "num_stages": 4}
+    path = put(tmp_path, f"vllm/E=8,N=512,device_name={H100}.json", ladder({**dict.fromkeys(GRID, KNOBS), 8: deep}))
+    assert findings(path) == []  # 1.9 times what the chip has, by the least estimate, and shipped
+    assert codes(findings(path, device="NVIDIA_H200")) == {"shared-memory"}
+
+
 def test_rows_that_cannot_run_on_another_chip(tmp_path: Path):
     big = {**KNOBS, "BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "BLOCK_SIZE_K": 128, "num_stages": 4, "num_warps": 8}
     assert [needs({**big, "num_stages": n}, "fp8_w8a8").shared_bytes for n in (4, 3)] == [131072, 98304]  # type: ignore[union-attr]

@@ -420,7 +420,7 @@ def test_a_table_of_ours_can_be_looked_up_by_a_rule(tmp_path: Path):
 
 
 def test_no_driver_is_needed_to_read_and_check(tmp_path: Path):
-    path = put(tmp_path, f"vllm/E=8,N=8,device_name={H100}.json", ladder_of(1, 2048))
+    path = put(tmp_path, f"vllm/E=8,N=8,device_name={H100}.json", ladder([1, 2048]))
     script = f"""
 import sys
 from pathlib import Path

@@ -727,6 +727,13 @@ copy[(1,)](x, out, 200, SCALE=3)
 assert torch.equal(out, 3 * x)
 from triton.runtime import driver
 assert "_active" not in vars(driver) or driver._active is None
+for measure in add.tune, add.tuned.record:
+    try:
+        measure(grid=(2,), x=x, y=y, out=out, n=200)
+    except tunesmith.errors.BadInput as error:
+        assert "TRITON_INTERPRET is set" in str(error), error
+    else:
+        raise AssertionError("the interpreter was timed")
 """
 
 

@@ -55,6 +55,8 @@ def compile_(
 def _ahead_kernel(kernel: TunedKernel) -> AheadKernel:
     inner: Any = kernel.kernel
     found: Any = getattr(inner, "inner", inner)  # some Configs of which have hooks
+    if getattr(found, "why_no_times", ""):
+        raise BadInput(f"{inner.name} cannot be compiled: {found.why_no_times}")
     if not hasattr(found, "for_target"):
         raise BadInput(
             f"{inner.name} is a {inner.backend} kernel: only Triton, CUDA, CuTe DSL and FlyDSL kernels can be compiled "

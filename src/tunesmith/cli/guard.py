@@ -173,7 +173,7 @@ def _measure(
         todo = known.problems
         skipped = [Line("cannot tell", key.kernel, key.problem.text, note=why) for key, why in known.left]
     if not todo and not skipped:
-        note(f"nothing is stored of {kernel.kernel.name} for this source and device")
+        note(f"nothing is stored of {kernel.kernel.name} for this source and device: tunesmith tune finds it")
     with Progress(total=len(todo), detail=detail()) as progress, watched(progress):
         found = measure(kernel, todo, base, limits, rounds)
     return of_measured(found, limits, skipped)

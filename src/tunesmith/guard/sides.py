@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -97,8 +97,11 @@ def compare(
             pairs[name] = found
     order = sorted(pairs, key=_text)
     seconds = {n: Pair(pairs[n][0].seconds, pairs[n][1].seconds, spread=_spread(pairs[n], spread)) for n in order}
+    judged = judge(seconds, limits, drift=drift)
+    bare = [n for n in order if _spread(pairs[n], 1.0) is not None and spread is None]
+    rows = {**judged.rows, **{n: replace(judged.rows[n], why=ONE_TIME) for n in bare}}
     return Sides(
-        judge(seconds, limits, drift=drift), {n: pairs[n][0] for n in order}, {n: pairs[n][1] for n in order},
+        replace(judged, rows=rows), {n: pairs[n][0] for n in order}, {n: pairs[n][1] for n in order},
         {n: refused[n] for n in sorted(refused, key=_text)},
         sorted(known.keys() - wanted.keys(), key=_text), sorted(wanted.keys() - known.keys(), key=_text),
     )  # fmt: skip
@@ -106,6 +109,10 @@ def compare(
 
 def _text(name: Name) -> tuple[str, str]:
     return name[0], name[1].text
+
+
+#: why nothing can be told of a table's time
+ONE_TIME = "a table has one time and no samples; say how far off it may be, as --spread 0.03"
 
 
 def _spread(pair: tuple[Timed, Timed], spread: float | None) -> float | None:

@@ -18,7 +18,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
-from tunesmith.errors import BadInput, MissingEngine
+from tunesmith.errors import WITHOUT_GPU, BadInput, MissingEngine
 from tunesmith.kernel import Built, Specialised, Task
 from tunesmith.kernels.strides import Others
 
@@ -280,7 +280,9 @@ def drawer(device: str, seed: int) -> Any:
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        raise MissingEngine("inputs on a GPU need one that torch can use: torch.cuda.is_available() is False")
+        raise MissingEngine(
+            f"inputs on a GPU need one that torch can use: torch.cuda.is_available() is False; {WITHOUT_GPU}"
+        )
     draw = torch.Generator(device=device)
     draw.manual_seed(seed)
     return draw

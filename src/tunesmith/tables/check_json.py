@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith.core.config import Config
-from tunesmith.errors import BadInput
+from tunesmith.errors import BadInput, unknown
 from tunesmith.tables import aiter_triton, devices, jsontext, names, resources
 from tunesmith.tables.jsontext import Members
 from tunesmith.tables.ladder_json import VERSION
@@ -21,6 +21,12 @@ LOW = 16
 HIGH = 256
 #: up to which size the tables of up and down projection are compared
 DOWN_UPTO = 8192
+#: knobs that a row can't do without, and all that the engines' own kernels and Triton take: any other ends the launch
+TILES = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
+TAKEN = (
+    *TILES, "GROUP_SIZE_M", "SPLIT_K", "SWAP_AB", "USE_TMA", "num_warps", "num_stages", "num_ctas", "maxnreg",
+    "waves_per_eu", "matrix_instr_nonkdim", "kpack", "grf_mode",
+)  # fmt: skip
 #: fields that FlashInfer compares before it reads a cache
 FLASHINFER_METADATA = (
     "flashinfer_version", "cuda_version", "cublas_version", "cudnn_version", "cudnn_frontend_version",
@@ -39,16 +45,16 @@ def of_sheet(sheet: Sheet, device: str, upto: int) -> list[Finding]:
     found = [*_name(sheet, sheet.name), *_heads(sheet), *_range(sheet, upto), *_order(sheet)]
     target = device or sheet.name.device
     chip = resources.chip(target)
-    # What was tuned on a chip ran there, whatever an estimate says.
-    foreign = device not in ("", sheet.name.device) and _vendor(device) == _vendor(sheet.name.device)
+    own = device in ("", sheet.name.device)
+    judged = own or _vendor(device) == _vendor(sheet.name.device)
     for row in sheet.rows:
         if row.config is not None:
             found += _row(sheet, sheet.name, row, row.config)
-            wanted = resources.faults(row.config, str(sheet.name.fields.get("dtype", "")), target, chip)
+            wanted = resources.faults(row.config, str(sheet.name.fields.get("dtype", "")), target, chip, own)
             found += [
                 sheet.finding(code, severity, _of(row, why), row.line)
                 for code, severity, why in wanted
-                if foreign or code == "threads"
+                if judged or code == "threads"
             ]
     return found
 
@@ -150,7 +156,8 @@ def _order(sheet: Sheet) -> list[Finding]:
 
 
 def _row(sheet: Sheet, name: names.Name, row: Cells, config: Mapping[str, Any]) -> list[Finding]:
-    found: list[tuple[str, Severity, str]] = [(code, "error", why) for code, why in _values(config)]
+    wrong = [*_values(config), *(_knobs(config, sheet.format in MOE) if sheet.format in (*MOE, *GEMM) else ())]
+    found: list[tuple[str, Severity, str]] = [(code, "error", why) for code, why in wrong]
     block, k = name.block, config.get("BLOCK_SIZE_K")
     if block is not None and all(block) and type(k) is int and k > 0:
         found += _quantised(sheet, k, block[1])
@@ -169,7 +176,18 @@ def _values(config: Mapping[str, Any]) -> list[tuple[str, str]]:
             continue
         if type(value) is not int or not 1 <= value <= resources.MOST_KNOB or value & (value - 1):
             found.append(("value", f"{knob}={repr(value)[:40]} is no power of two (below 2^30)"))
+    for knob, least in (("GROUP_SIZE_M", 1), ("num_stages", 0), ("SPLIT_K", 1)):
+        value = config.get(knob, least)
+        if type(value) is not int or not least <= value <= resources.MOST_KNOB:
+            found.append(("value", f"{knob}={repr(value)[:40]} is no integer from {least} on (to 2^30)"))
     return found
+
+
+def _knobs(config: Mapping[str, Any], grouped: bool) -> list[tuple[str, str]]:
+    """Knobs that are missing, and names that no kernel of the engine takes: either ends the first launch."""
+    missing = [knob for knob in (*TILES, *(["GROUP_SIZE_M"] if grouped else [])) if knob not in config]
+    found = [("knob", f"{knob} is missing") for knob in missing]
+    return found + [("knob", unknown("knob", knob, TAKEN)) for knob in config if knob not in TAKEN]
 
 
 def _quantised(sheet: Sheet, k: int, block_k: int) -> list[tuple[str, Severity, str]]:

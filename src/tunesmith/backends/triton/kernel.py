@@ -20,7 +20,7 @@ from tunesmith.core.device import Device
 from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
 from tunesmith.dispatch.arguments import leaves
-from tunesmith.errors import BadInput, MissingEngine, SpaceError, unknown
+from tunesmith.errors import WITHOUT_GPU, BadInput, MissingEngine, SpaceError, unknown
 from tunesmith.kernel import Built, Specialised, Task
 
 
@@ -143,7 +143,8 @@ class TritonKernel:
         for name, array in found[:1]:
             if places[name] == "cpu":
                 raise BadInput(
-                    f"{self.name} is a Triton kernel, and {name!r} is on the CPU; good values: tensors on a GPU"
+                    f"{self.name} is a Triton kernel, and {name!r} is on the CPU; good values: tensors on a GPU; "
+                    f"{WITHOUT_GPU}"
                 )
             return device_of({name: array})
         return device_of({"no tensor": _Anywhere(_current_index())})

@@ -12,7 +12,7 @@ from tunesmith import fingerprint
 from tunesmith.backends.cpu import device_of
 from tunesmith.backends.triton.devices import on_device
 from tunesmith.backends.triton.written import GRID
-from tunesmith.backends.triton_autotune.configs import computed_names, python_function
+from tunesmith.backends.triton_autotune.configs import computed_names, is_interpreted, python_function
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.outcome import Resources
@@ -73,6 +73,16 @@ class WrappedKernel:
     @cached_property
     def _fingerprint(self) -> str:
         return fingerprint.of_function(self._python, version=self._version)
+
+    @property
+    def why_no_times(self) -> str:
+        """Why nothing is measured, and what to do instead; empty where something can be."""
+        if not is_interpreted(self.fn):
+            return ""
+        return (
+            "TRITON_INTERPRET is set, and the interpreter's times say nothing of a GPU. `tunesmith verify` checks "
+            "results in it; unset it to compile, or to search on a machine with a GPU"
+        )
 
     def fingerprint(self) -> str:
         return self._fingerprint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -109,6 +109,10 @@ class Tiles:
     dtype: str | None = None
     warp: int = 32
 
+    def knobs(self) -> Mapping[str, str | int]:
+        """Which knob each of these arguments names, or its value: those that a Config can't do without."""
+        return {"m": self.m, "n": self.n, "k": self.k, "split": self.split}
+
     def __call__(self, problem: Problem, config: Config) -> Work:
         tile_m, tile_n, tile_k = (_whole(name, config, "knob") for name in (self.m, self.n, self.k))
         size_m, size_n, size_k = (_whole(name, problem, "field", least=0) for name in self.sizes)
@@ -141,7 +145,8 @@ class Rows:
     """A kernel that goes over the rows of (rows, n) arrays: softmax, a norm, a reduction, or element by element.
 
     A block takes some rows, and of each as many columns at a time as a knob says. Where these are not all, it goes
-    over them in a loop, and what it reads a second time then is `again`.
+    over them in a loop, and what it reads a second time then is `again`. Where several blocks share a row it is another
+    work: write a function.
 
     Attributes:
         rows, columns: knobs: rows of a block, columns it has at once.
@@ -170,6 +175,10 @@ class Rows:
     reductions: int = 1
     dtype: str | None = None
     warp: int = 32
+
+    def knobs(self) -> Mapping[str, str | int]:
+        """As of Tiles."""
+        return {"rows": self.rows, "columns": self.columns}
 
     def __call__(self, problem: Problem, config: Config) -> Work:
         tall, wide = (_whole(name, config, "knob") for name in (self.rows, self.columns))
@@ -209,7 +218,7 @@ def _whole(name: str | int, where: Config | Problem, what: str, least: int = 1) 
     if isinstance(name, int):
         return name
     if name not in where:
-        raise BadInput(f"the model needs the {what} of this name: {unknown(what, name, where)}")
+        raise BadInput(f"the model has no {what} of this name: {unknown(what, name, where)}")
     value = where[name]
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise BadInput(f"the model takes {what} {name!r} as a size, not {value!r}: an integer of at least {least}")

@@ -171,7 +171,8 @@ def of_kernel(kernel: TunedKernel, store: Store) -> tuple[list[Search], list[str
     mine = [key for key in keys if key.fingerprint == now]
     old = len(keys) - len(mine)
     left = [f"{count(old, 'problem')} measured of another source of the kernel: left out"] if old else []
-    return [from_store(key, store) for key in mine[:PROBLEMS]], [*left, *_too_many(mine)]
+    found, empty = _known(mine, store)
+    return found, [*left, *empty, *_too_many(mine)]
 
 
 def informed(search: Search, kernel: TunedKernel, others: Deciders) -> Search:
@@ -186,7 +187,17 @@ def informed(search: Search, kernel: TunedKernel, others: Deciders) -> Search:
 def of_store(store: Store) -> tuple[list[Search], list[str]]:
     """All that is stored, the last used first, and what is left out, in words."""
     keys = store.keys(None)
-    return [from_store(key, store) for key in keys[:PROBLEMS]], _too_many(keys)
+    found, empty = _known(keys, store)
+    return found, [*empty, *_too_many(keys)]
+
+
+def _known(keys: Sequence[Key], store: Store) -> tuple[list[Search], list[str]]:
+    """Those of the first of which anything is known: a search in which nothing compiled may leave a bare Key."""
+    asked = keys[:PROBLEMS]
+    known = [key for key in asked if store.trials(key) or store.choice(key) is not None]
+    bare = len(asked) - len(known)
+    said = [f"{count(bare, 'problem')} of which nothing worked: left out"] if bare else []
+    return [from_store(key, store) for key in known], said
 
 
 def _too_many(keys: Sequence[Key]) -> list[str]:

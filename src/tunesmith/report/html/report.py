@@ -27,6 +27,7 @@ from tunesmith.report.html.gather import (
 )
 from tunesmith.report.html.page import page
 from tunesmith.report.html.rivals import decider
+from tunesmith.report.units import count
 from tunesmith.store import default_store
 from tunesmith.targets import behind
 from tunesmith.tuned import TunedKernel
@@ -113,6 +114,13 @@ class Report:
             OSError: when the file cannot be written.
         """
         write_whole(Path(path), self.html().encode())
+
+    def __repr__(self) -> str:
+        """A line for a terminal: the samples are in the page, and in `to_pandas`."""
+        trials = sum(len(one.trials) for one in self.searches)
+        of = ", ".join(dict.fromkeys(one.key.kernel for one in self.searches))
+        problems = count(len(self.searches), "problem")
+        return f"<Report of {of}: {problems}, {count(trials, 'trial')}; save('report.html') writes the page>"
 
     def _repr_html_(self) -> str:
         return f'<iframe title="tunesmith report" {_FRAME} srcdoc="{escape(self.html())}"></iframe>'
