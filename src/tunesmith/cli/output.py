@@ -8,16 +8,18 @@ import math
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import typer
 from typer.core import TyperGroup
 
 from tunesmith.errors import BadInput, unknown
+from tunesmith.files import write_whole
 from tunesmith.report.signs import is_unicode
 
 if TYPE_CHECKING:
@@ -126,8 +128,27 @@ def paced(every_s: float = 10.0) -> Callable[[str], None]:
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, on standard error."""
-    print(f"tunesmith: {text}", file=sys.stderr)
+    """Say what is wrong, on standard error. Where nothing can be said, the exit code has to do."""
+    with suppress(OSError):
+        print(f"tunesmith: {text}", file=sys.stderr)
+
+
+def write_file(path: Path, data: bytes, option: str = "") -> None:
+    """Write an answer to a file, whole or not at all.
+
+    Args:
+        option: which asks for it.
+
+    Raises:
+        BadInput: naming the file and why it cannot be written.
+        BrokenPipeError: when it is a pipe, and nobody reads it to its end.
+    """
+    try:
+        write_whole(path, data)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise BadInput(f"{option} {path} cannot be written: {error.strerror or error}".lstrip()) from error
 
 
 @contextmanager
