@@ -89,6 +89,12 @@ def test_a_store_that_cannot_be_reached_is_described(
     assert "File name too long" in capsys.readouterr().err
 
 
+def test_an_interrupted_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "stopped_while_imported.py").write_text("raise KeyboardInterrupt")
+    assert main(["explain", f"{tmp_path / 'stopped_while_imported.py'}:scale", "--problem", "n=1"]) == 130
+    assert capsys.readouterr() == ("", "tunesmith: interrupted\n")
+
+
 def test_a_terminal_of_no_width_is_no_error(
     target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -170,13 +170,20 @@ def installed(package: str) -> str | None:
 
 
 class Commands(TyperGroup):
-    """A group of commands that names the good ones when a bad one is typed."""
+    """A group of commands that names the good ones when a bad one is typed, and says that it was interrupted."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
             command.short_help = command.short_help or " ".join((command.help or "").split("\n\n")[0].split())
         super().format_commands(ctx, formatter)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # typer would end without a word
+            complain("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
