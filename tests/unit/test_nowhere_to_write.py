@@ -105,6 +105,18 @@ def test_a_terminal_of_no_width_is_no_error(
         assert "winner" in capsys.readouterr().out.replace("\n", "") or int(columns) < 20
 
 
+def test_a_message_commands_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "coloured_kernels.py"
+    file.write_text(
+        KERNELS.replace(": ...", ":\n    if block == 2: raise RuntimeError('\\x1b[31merror\\x1b[0m \\x1b]0;x')")
+    )
+    assert main(["tune", f"{file}:scale", "--problem", "n=4", "-v"]) == 0
+    said = capsys.readouterr()
+    assert "RuntimeError: error ]0;x" in said.out
+    assert "RuntimeError: error ]0;x" in said.err
+    assert "\x1b" not in said.out + said.err
+
+
 # --- progress -------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 
 from tunesmith.errors import BadInput, unknown
 from tunesmith.files import write_whole
-from tunesmith.report.signs import is_unicode
+from tunesmith.report.signs import harmless, is_unicode
 
 if TYPE_CHECKING:
     from tunesmith.report.progress import Detail
@@ -130,7 +130,7 @@ def paced(every_s: float = 10.0) -> Callable[[str], None]:
 def complain(text: str) -> None:
     """Say what is wrong, on standard error. Where nothing can be said, the exit code has to do."""
     with suppress(OSError):
-        print(f"tunesmith: {text}", file=sys.stderr)
+        print(f"tunesmith: {harmless(text)}", file=sys.stderr)
 
 
 def write_file(path: Path, data: bytes, option: str = "") -> None:

@@ -7,16 +7,17 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.text import Text
 
-from tunesmith.report.signs import showable
+from tunesmith.report.signs import harmless, showable
 
 #: In a log, a line at most this often at first, between those that say something new ...
 LOG_EVERY_S = 10.0
@@ -27,7 +28,14 @@ NOTEBOOK_WIDTH = 110
 
 
 class _Console(Console):
-    """One whose broken pipe is an error like any other: rich's own ends the process, and standard output with it."""
+    """One whose broken pipe is an error like any other: rich's own ends the process, and standard output with it.
+
+    Of what it is given to print nothing commands the terminal.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else harmless(text), style, control)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
