@@ -110,7 +110,12 @@ def main(args: Sequence[str] | None = None) -> int:
     with _short_warnings():
         try:
             code = app(args, prog_name="tunesmith", standalone_mode=False)
+            _flush()
             return code if isinstance(code, int) else GOOD
+        except SystemExit as error:
+            if not isinstance(error.__context__, BrokenPipeError):
+                raise
+            return _unwritable(error.__context__)  # typer ends the process on it
         except _UsageError as error:
             complain(_usage(error))
         except (BadInput, StoreError) as error:
@@ -122,6 +127,9 @@ def main(args: Sequence[str] | None = None) -> int:
             complain(str(error))
             return NO
         except OSError as error:
+            if error.filename is not None and error.errno in _OF_A_PATH:
+                complain(f"{os.fsdecode(error.filename)!r} cannot be used: {error.strerror}; give another path")
+                return USAGE
             if error.errno not in (errno.EPIPE, errno.ENOSPC):
                 raise
             return _unwritable(error)
@@ -129,6 +137,16 @@ def main(args: Sequence[str] | None = None) -> int:
             complain("interrupted")
             return INTERRUPTED
     return USAGE
+
+
+#: What is wrong with a path that was asked for, however it was used: no bug of ours.
+_OF_A_PATH = {errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EROFS}
+
+
+def _flush() -> None:
+    """Write what is still in hand of the answer: at the process's end it would be too late to say that it can't be."""
+    if isinstance(sys.stdout, io.TextIOBase):  # it is None where it was closed
+        sys.stdout.flush()
 
 
 def _unwritable(error: OSError) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunesmith.cli.output import GOOD, NO, AsJson, note, print_json
+from tunesmith.cli.output import GOOD, NO, AsJson, note, print_json, write_file
 from tunesmith.errors import BadInput
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ def distill(
     }
     shape = made.curve(groups, size, rule)
     if output is not None:
-        _write(output, table.native(known).data())
+        write_file(output, table.native(known).data())
     if tree is not None:
         text = heuristic.python(_function_name(known.kernel)) if tree.suffix == ".py" else heuristic.text()
-        _write(tree, text.encode())
+        write_file(tree, text.encode())
     if json:
         print_json("distill", data_of(known, table, heuristic, worst, back, shape, folds))
     else:
@@ -192,12 +192,3 @@ def _ordinal(n: int) -> str:
 def _function_name(kernel: str) -> str:
     name = re.sub(r"\W", "_", f"{kernel}_default")
     return name if name.isidentifier() else f"_{name}"
-
-
-def _write(path: Path, data: bytes) -> None:
-    from tunesmith.files import write_whole
-
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror or error}") from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from tunesmith.cli.guard_summary import Line, Summary, of_findings, of_measured, of_sides
-from tunesmith.cli.output import AsJson, answers_only, detail, note, print_json
+from tunesmith.cli.output import AsJson, answers_only, detail, note, print_json, write_file
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, wanted
 from tunesmith.cli.stored import stored
 from tunesmith.cli.target import find_target, find_targets
@@ -100,12 +100,7 @@ def guard(
 
 def _print(summary: Summary, markdown: str | None, json: bool) -> None:
     if markdown is not None and markdown != "-":
-        from tunesmith.files import write_whole
-
-        try:
-            write_whole(Path(markdown), summary.markdown().encode())
-        except OSError as error:
-            raise BadInput(f"--markdown {markdown} cannot be written: {error.strerror or error}") from error
+        write_file(Path(markdown), summary.markdown().encode(), "--markdown")
     if json:
         print_json("guard", summary.data())
     elif markdown == "-":

@@ -8,17 +8,19 @@ import math
 import sys
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import typer
 from typer.core import TyperGroup
 
 from tunesmith.errors import BadInput, unknown
-from tunesmith.report.signs import is_unicode
+from tunesmith.files import write_whole
+from tunesmith.report.signs import harmless, is_unicode
 
 if TYPE_CHECKING:
     from tunesmith.report.progress import Detail
@@ -126,8 +128,27 @@ def paced(every_s: float = 10.0) -> Callable[[str], None]:
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, on standard error."""
-    print(f"tunesmith: {text}", file=sys.stderr)
+    """Say what is wrong, on standard error. Where nothing can be said, the exit code has to do."""
+    with suppress(OSError):
+        print(f"tunesmith: {harmless(text)}", file=sys.stderr)
+
+
+def write_file(path: Path, data: bytes, option: str = "") -> None:
+    """Write an answer to a file, whole or not at all.
+
+    Args:
+        option: which asks for it.
+
+    Raises:
+        BadInput: naming the file and why it cannot be written.
+        BrokenPipeError: when it is a pipe, and nobody reads it to its end.
+    """
+    try:
+        write_whole(path, data)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise BadInput(f"{option} {path} cannot be written: {error.strerror or error}".lstrip()) from error
 
 
 @contextmanager
@@ -149,13 +170,20 @@ def installed(package: str) -> str | None:
 
 
 class Commands(TyperGroup):
-    """A group of commands that names the good ones when a bad one is typed."""
+    """A group of commands that names the good ones when a bad one is typed, and says that it was interrupted."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
             command.short_help = command.short_help or " ".join((command.help or "").split("\n\n")[0].split())
         super().format_commands(ctx, formatter)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # typer would end without a word
+            complain("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:

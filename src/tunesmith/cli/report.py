@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunesmith.cli.output import AsJson, answers_only, note, print_json
+from tunesmith.cli.output import AsJson, answers_only, note, print_json, write_file
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, wanted
 from tunesmith.cli.target import find_target
 from tunesmith.errors import BadInput
@@ -48,7 +48,7 @@ def report(
     with answers_only(json):
         kernel = find_target(target) if target else None
         made = _gather(kernel, problem, problems, recording, table)
-        _save(made, output)
+        write_file(output, made.html().encode())
     size_bytes = output.stat().st_size if output.is_file() else 0
     if json:
         print_json("report", {
@@ -62,7 +62,11 @@ def report(
     for text in made.notes:
         note(text)
     trials = sum(len(one.trials) for one in made.searches)
-    print(f"{output}: {count(len(made.searches), 'problem')}, {count(trials, 'trial')}, {size_bytes / 1e6:.1f} MB")
+    done = f"{output}: {count(len(made.searches), 'problem')}, {count(trials, 'trial')}, {size_bytes / 1e6:.1f} MB"
+    if output.parts[:2] == ("/", "dev"):
+        note(done)  # standard output may be where the page has gone
+    else:
+        print(done)
 
 
 def _gather(
@@ -75,10 +79,3 @@ def _gather(
         asked = wanted(kernel, problem, problems).problems if problem or problems else ()
         return Report.of(*recordings, kernel, problems=asked, tables=tables)
     return Report.of(*recordings, tables=tables) if recordings else Report.of_store(tables=tables)
-
-
-def _save(report: Report, output: Path) -> None:
-    try:
-        report.save(output)
-    except OSError as error:
-        raise BadInput(f"{output} cannot be written: {error.strerror or error}") from error

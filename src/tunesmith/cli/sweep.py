@@ -224,6 +224,7 @@ def _data(outcome: Outcome, took_s: float, devices: Sequence[str]) -> dict[str, 
         "devices": list(devices), "wall_s": took_s, "interrupted": outcome.interrupted,
         "results": [_result(task, result) for task, result in outcome.results],
         "left": [{"kernel": task.kernel, "problem": task.problem, "why": why} for task, why in outcome.left],
+        "not_stored": [{"kernel": task.kernel, "problem": task.problem, "why": why} for task, why in outcome.unkept],
         "given_up": [{"device": name, "why": why} for name, why in outcome.given_up],
     }  # fmt: skip
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.text import Text
 
-from tunesmith.report.signs import showable
+from tunesmith.report.signs import harmless, showable
 
 #: In a log, a line at most this often at first, between those that say something new ...
 LOG_EVERY_S = 10.0
@@ -23,14 +27,28 @@ LOG_PART, LOG_SELDOM_S = 0.1, 60.0
 NOTEBOOK_WIDTH = 110
 
 
+class _Console(Console):
+    """One whose broken pipe is an error like any other: rich's own ends the process, and standard output with it.
+
+    Of what it is given to print nothing commands the terminal.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else harmless(text), style, control)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def answers() -> Console:
     """The console of answers: standard output."""
-    return Console(file=showable(sys.stdout))
+    return _Console(file=showable(sys.stdout))
 
 
 def asides() -> Console:
     """The console of progress: standard error."""
-    return Console(file=showable(sys.stderr), stderr=True)
+    return _Console(file=showable(sys.stderr), stderr=True)
 
 
 def log_every_s(gone_s: float) -> float:
@@ -45,6 +63,8 @@ def log_every_s(gone_s: float) -> float:
 class LiveLines:
     """Some lines in place, and lines above them that stay.
 
+    What they tell of goes on where they cannot be written any more: a log on a full disk, a terminal that was closed.
+
     Args:
         console: where to.
         render: what the lines are now.
@@ -54,6 +74,7 @@ class LiveLines:
         self._console, self._render = console, render
         self._live: Live | None = None
         self._cell: Any = None  # a notebook's display, which is replaced
+        self._mute = False
 
     @property
     def animated(self) -> bool:
@@ -71,6 +92,30 @@ class LiveLines:
 
     def redraw(self) -> None:
         """Show what the lines are now; not in a log."""
+        if not self._mute:
+            with self._muted_by_failure():
+                self._redraw()
+
+    def line(self, text: str) -> None:
+        """A line that stays; in a log with the time of day before it."""
+        if not self._mute:
+            with self._muted_by_failure():
+                self._line(text)
+
+    def close(self) -> None:
+        """Take the lines away."""
+        with self._muted_by_failure():
+            self._close()
+
+    @contextmanager
+    def _muted_by_failure(self) -> Generator[None]:
+        """Within this scope, a stream that can't be written to is the end of what is said: nobody is left to tell."""
+        try:
+            yield
+        except OSError:
+            self._mute = True
+
+    def _redraw(self) -> None:
         if self._in_notebook:
             self._show_in_cell()
             return
@@ -83,19 +128,17 @@ class LiveLines:
             self._live.start()
         self._live.refresh()
 
-    def line(self, text: str) -> None:
-        """A line that stays; in a log with the time of day before it."""
+    def _line(self, text: str) -> None:
         if self._in_notebook:
             sys.stdout.write(f"{text}\n")  # such lines are joined in one output, where displays are one each
             return
         stamped = text if self.animated else f"{time.strftime('%H:%M:%S')} {text}"
         self._console.print(Text(stamped), soft_wrap=True)  # text as it is: of a str rich makes `:a:` a sign
 
-    def close(self) -> None:
-        """Take the lines away."""
+    def _close(self) -> None:
         if self._live is not None:
-            self._live.stop()
-            self._live = None
+            live, self._live = self._live, None
+            live.stop()
         if self._cell is not None:
             self._cell.update({"text/plain": ""}, raw=True)
             self._cell = None

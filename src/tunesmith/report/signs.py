@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from typing import IO, Any
 
 #: The name of the error handler that writes a sign as `PLAIN` has it, for `encode` and a stream's `errors`.
@@ -21,6 +22,19 @@ def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 codecs.register_error(ERRORS, _plain)
+
+
+#: A terminal's commands: of colours, of its title; and signs that move its cursor.
+_COMMANDS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def harmless(text: str) -> str:
+    """Text that commands no terminal: compilers colour their messages, and a recording may hold anything.
+
+    >>> harmless("\\x1b[31merror\\x1b[0m: no")
+    'error: no'
+    """
+    return _COMMANDS.sub("", text)
 
 
 def is_unicode(stream: Any) -> bool:

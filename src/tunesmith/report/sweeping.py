@@ -100,7 +100,8 @@ class SweepProgress:
         self._show()
 
     def trouble(self, name: str, what: str) -> None:
-        self._line(f"{name}: {first_line(what)}")
+        """Said however quiet it is to be."""
+        self._lines.line(f"tunesmith: {name}: {first_line(what)}")
 
     # --- showing ---------------------------------------------------------------------------------
 
@@ -173,6 +174,9 @@ def sweep_tables(outcome: Outcome) -> RenderableType:
         parts += [Text(device, style="bold"), _table(mine), Text("")]
     for name, why in outcome.given_up:
         parts.append(Text(f"{name} was given up: {first_line(why)}", style="red"))
+    if outcome.unkept:
+        names, why = count(len(outcome.unkept), "problem"), first_line(outcome.unkept[0][1])
+        parts.append(Text(f"of {names} the results are in no store, but here alone: {why}", style="red"))
     if outcome.left:
         parts.append(Text(f"{count(len(outcome.left), 'problem')} not done: {outcome.left[0][1]}", style="red"))
     return Group(*parts)

@@ -33,6 +33,8 @@ from tunesmith.report.units import (
 
 #: Kinds of failure that are listed one by one; the rest is counted.
 REASONS = 8
+#: Columns that a table's rows need to be lines, however few a terminal says it has.
+NARROWEST = 20
 
 
 def score_table(summary: Summary, top: int = 10) -> RenderableType:
@@ -144,7 +146,8 @@ def fitting_table(console: Console, options: ConsoleOptions, rows: Sequence[Row]
         table = _table(rows, columns, gap, headings)
         if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
             return table
-    lines = console.render_lines(_table(rows, lean, 1, {}), options, pad=False)
+    room = options.update(width=max(options.max_width, NARROWEST))  # in less, rows are no lines any more
+    lines = console.render_lines(_table(rows, lean, 1, {}), room, pad=False)
     heading = len(lines) - len(rows)
     parts: list[RenderableType] = [SegmentLines(lines[:heading], new_lines=True)]
     for row, line in zip(rows, lines[heading:], strict=True):

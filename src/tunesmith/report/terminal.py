@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +63,8 @@ def watch(*, verbose: bool = False) -> Generator[None]:
         def show(event: Event) -> None:
             progress(event)
             if isinstance(event, Summary):
-                console.print(Trimmed(score_table(event)))
+                with suppress(OSError):  # a log that is full is no reason to lose what was measured
+                    console.print(Trimmed(score_table(event)))
 
         with watched(show):
             yield

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any
 
 from tunesmith.errors import BadInput, StoreError
 from tunesmith.store import locks, rows, schema
-from tunesmith.store.database import Database, Trouble
+from tunesmith.store.database import Database, Trouble, present
 from tunesmith.store.rows import BadRow
 
 if TYPE_CHECKING:
@@ -62,9 +63,12 @@ def _count(connection: Connection) -> dict[str, Any]:
 
 
 def _size(path: Path) -> int:
-    """Of a file with its logs, in bytes."""
-    parts = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-journal")]
-    return sum(part.stat().st_size for part in parts if part.is_file())
+    """Of a file with its logs, in bytes; what is not there or can't be reached takes none."""
+    taken = 0
+    for suffix in ("", "-wal", "-journal"):
+        with suppress(OSError):  # a log may go at any time; of a file that can't be reached, `ask` says why
+            taken += path.with_name(path.name + suffix).stat().st_size
+    return taken
 
 
 def gc(store: Store, older_than_days: float, now: float) -> dict[str, int]:
@@ -83,7 +87,7 @@ def gc(store: Store, older_than_days: float, now: float) -> dict[str, int]:
     before, dropped = now - older_than_days * DAY_S, {"keys": 0, "choices": 0, "trials": 0}
     size = _size(store.path)
     try:
-        if size:
+        if present(store.path):
             bad = store.bad_row(store.path)
             dropped = store.write(lambda connection: _drop(connection, before, bad))
             _vacuum(store)

@@ -59,17 +59,21 @@ class Outcome:
         left: tasks that came to no end on some kind of device, each with why.
         given_up: devices on which nothing runs (any more), each with why.
         interrupted: whether Ctrl-C ended it.
+        unkept: tasks whose results could not be put into the store, each with why.
     """
 
     results: tuple[tuple[Task, Result], ...]
     left: tuple[tuple[Task, str], ...]
     given_up: tuple[tuple[str, str], ...] = ()
     interrupted: bool = False
+    unkept: tuple[tuple[Task, str], ...] = ()
 
     @property
     def good(self) -> bool:
-        """Whether every problem is done and every device served."""
-        return not (self.left or self.given_up or any(result.fate == "failed" for _, result in self.results))
+        """Whether every problem is done, its result stored, and every device served."""
+        return not (
+            self.left or self.given_up or self.unkept or any(result.fate == "failed" for _, result in self.results)
+        )
 
 
 class Sweep:
@@ -93,6 +97,7 @@ class Sweep:
         self._alive: dict[str, Worker] = {}
         self._results: list[tuple[Task, Result]] = []
         self._gone: dict[str, str] = {}
+        self._unkept: list[tuple[Task, str]] = []
         self._stopping = threading.Event()
 
     def run(self) -> Outcome:
@@ -111,7 +116,8 @@ class Sweep:
         for one in serving:
             one.result()
         return Outcome(
-            tuple(self._results), tuple(self._left(interrupted)), tuple(self._gone.items()), interrupted
+            tuple(self._results), tuple(self._left(interrupted)), tuple(self._gone.items()), interrupted,
+            tuple(self._unkept),
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -191,7 +197,7 @@ class Sweep:
             except Refused as error:
                 said = {"fate": "failed", "device": identity, "error": str(error)}
             except Lost as error:
-                self._keep(name, error.row)
+                self._keep(name, task, error.row)
                 if self._stopping.is_set():
                     return True
                 self._tell("trouble", name, f"{task.title}: the worker is lost: {error}")
@@ -202,18 +208,22 @@ class Sweep:
             for warning in said.pop("warnings", []):
                 self._tell("trouble", name, warning)
             result = Result.from_data(said)
-            self._keep(name, result.row)
+            self._keep(name, task, result.row)
             self._note(name, task, result)
             self._queue.done(number, identity, result)
 
-    def _keep(self, name: str, row: str) -> None:
-        """Into the driver's store, what a worker with another one has found."""
+    def _keep(self, name: str, task: Task, row: str) -> None:
+        """Into the driver's store, what a worker has found that has another one, or could not write its own."""
         if not row:
             return
         try:
             add_text(self._store, row)
         except StoreError as error:
-            self._tell("trouble", name, str(error))
+            with self._lock:
+                self._unkept.append((task, str(error)))
+                first = len(self._unkept) == 1
+            if first:  # the next ones have the same to say
+                self._tell("trouble", name, str(error))
 
     def _note(self, name: str, task: Task, result: Result) -> None:
         if result.fate != "elsewhere":

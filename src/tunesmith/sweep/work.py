@@ -163,7 +163,13 @@ def tune(task: Mapping[str, Any], tell: Tell | None = None) -> dict[str, Any]:
 def in_hand() -> str:
     """What this worker's store has of the latest search, which was stopped; empty where the driver has the same."""
     [work] = _work
-    return "" if work.key is None or not work.send else entry_text(default_store(), work.key)
+    return "" if work.key is None else _row(work, work.key)
+
+
+def _row(work: _Work, key: Key) -> str:
+    """What the driver is to put into its store: where that is another one, or this one could not be written."""
+    store = default_store()
+    return entry_text(store, key) if work.send or store.uncached is not None else ""
 
 
 def _tuned(work: _Work, task: Task, tell: Tell) -> Result:
@@ -217,7 +223,7 @@ def _searched(
             TunesmithWarning,
             stacklevel=2,
         )
-    return _result(work, summary, seen, error, entry_text(default_store(), key) if work.send else "")
+    return _result(work, summary, seen, error, _row(work, key))
 
 
 def _isolated(kernel: TunedKernel, arguments: Mapping[str, Any]) -> bool:
