@@ -126,8 +126,13 @@ def paced(every_s: float = 10.0) -> Callable[[str], None]:
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, on standard error."""
-    print(f"tunesmith: {text}", file=sys.stderr)
+    """Say what is wrong, on standard error: in a file as it is, on a terminal wrapped between words."""
+    if not sys.stderr.isatty():
+        print(f"tunesmith: {text}", file=sys.stderr)
+        return
+    from tunesmith.report.live import asides, put
+
+    put(asides(), f"tunesmith: {text}")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from tunesmith.report.hanging import fitting
 from tunesmith.report.signs import showable
 
 #: In a log, a line at most this often at first, between those that say something new ...
@@ -31,6 +32,13 @@ def answers() -> Console:
 def asides() -> Console:
     """The console of progress: standard error."""
     return Console(file=showable(sys.stderr), stderr=True)
+
+
+def put(console: Console, text: str) -> None:
+    """Print lines: as they are into a file, wrapped between words on a terminal."""
+    for line in text.splitlines() or [""]:
+        for part in fitting(console, line) if console.is_terminal else (Text(line),):
+            console.print(part, soft_wrap=True)
 
 
 def log_every_s(gone_s: float) -> float:
@@ -88,8 +96,10 @@ class LiveLines:
         if self._in_notebook:
             sys.stdout.write(f"{text}\n")  # such lines are joined in one output, where displays are one each
             return
-        stamped = text if self.animated else f"{time.strftime('%H:%M:%S')} {text}"
-        self._console.print(Text(stamped), soft_wrap=True)  # text as it is: of a str rich makes `:a:` a sign
+        if self.animated:
+            put(self._console, text)
+        else:  # text as it is: of a str rich makes `:a:` a sign
+            self._console.print(Text(f"{time.strftime('%H:%M:%S')} {text}"), soft_wrap=True)
 
     def close(self) -> None:
         """Take the lines away."""

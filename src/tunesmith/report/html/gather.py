@@ -185,7 +185,7 @@ def informed(search: Search, kernel: TunedKernel, others: Deciders) -> Search:
 
 def of_store(store: Store) -> tuple[list[Search], list[str]]:
     """All that is stored, the last used first, and what is left out, in words."""
-    keys = store.keys(None)
+    keys = [key for key in store.keys(None) if store.choice(key) is not None or store.trials(key)]
     return [from_store(key, store) for key in keys[:PROBLEMS]], _too_many(keys)
 
 
