@@ -307,7 +307,7 @@ def test_several_problems_end_with_one_table(run: Run, target: Target) -> None:
     assert "[2/2] scale(M=8,N=8): " in ended.err
     table = ended.out[ended.out.index("problem ") :].splitlines()
     assert table[0].split() == ["problem", "time", "change", "measured", "failed", "seconds", "Config"]
-    assert re.match(r"M=512, N=64, .* 3\.000 ms +new +8 +0 +\d\.\d +Config\(block=64,", table[1])
+    assert re.match(r"M=512, N=64,.* 3\.000 ms +new +8 +0 +\d\.\d +Config\(block=64,", table[1])
     assert any(line.startswith("M=8, N=8, ") for line in table)
 
 

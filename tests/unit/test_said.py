@@ -29,15 +29,19 @@ from tunesmith import Space, autotune
 from tunesmith.cli import main
 from tunesmith.cli.output import print_json
 from tunesmith.core.config import Config
+from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
 from tunesmith.errors import NoWorkingConfig
 from tunesmith.events import Compiling, Racing, Sampled, Started, Summary, Tried
 from tunesmith.report import live
+from tunesmith.report.compilations import compilation_table
+from tunesmith.report.ends import End, EndTable
 from tunesmith.report.live import LiveLines, log_every_s
 from tunesmith.report.progress import Progress
 from tunesmith.report.signs import ERRORS, showable
 from tunesmith.report.sweeping import SweepProgress
 from tunesmith.report.terminal import print_lines, watch
+from tunesmith.report.units import behind_subject
 from tunesmith.sweep.task import Result, Task
 
 ESCAPE = "\x1b"
@@ -328,9 +332,10 @@ def test_a_table_with_nan_is_explained_in_json(tmp_path: Path, capsys: pytest.Ca
 
 
 def on_a_terminal(
-    args: list[str], columns: int, stdout: Path | None = None, stderr: Path | None = None, **environ: str
-) -> str:
-    """What a command shows on a terminal of so many columns; what goes to a file is not shown."""
+    args: list[str], columns: int, stdout: Path | None = None, stderr: Path | None = None, code: int = 0,
+    **environ: str,
+) -> str:  # fmt: skip
+    """What a command that ends with a code shows on a terminal of so many columns; what goes to a file is not shown."""
     pty, fcntl, termios = (pytest.importorskip(name) for name in ("pty", "fcntl", "termios"))
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
@@ -353,7 +358,7 @@ def on_a_terminal(
                 shown.append(data)
         except OSError:  # Linux's way to say that nobody has the other end any more
             pass
-        assert process.wait(30) == 0
+        assert process.wait(30) == code
     os.close(ours)
     return b"".join(shown).decode()
 
@@ -406,6 +411,51 @@ def test_long_lines_are_wrapped_on_a_terminal_and_whole_in_a_file(
     assert all(line.startswith("      word") for line in lines[2:])
     assert max(map(len, lines)) <= 40
     assert not any(line.endswith(" ") for line in lines)
+
+
+def test_an_error_is_wrapped_on_a_terminal_and_one_line_in_a_file(target: str, tmp_path: Path) -> None:
+    err = tmp_path / "err"
+    on_a_terminal(["tune", "nosuch"], 60, stderr=err, code=2)
+    assert len(err.read_text().splitlines()) == 1
+    shown = on_a_terminal(["tune", "nosuch"], 60, code=2).replace("\r", "").splitlines()
+    assert max(map(len, shown)) <= 60
+    assert all(line.startswith("    ") for line in shown[1:])
+    assert " ".join(line.strip() for line in shown) == err.read_text().strip()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_ends_of_searches_are_whole_at_any_width(width: int) -> None:
+    ends = [
+        End(f"my_kernel(M={m},N=4096,dtype=float64)", ("75.30 µs", "new", "16", "0", "12.3"), config, not m)
+        for m, config in ((0, "none of 2 Configs works"), (128, "Config(BLOCK_M=128, num_warps=4)"))
+    ]
+    out = io.StringIO()
+    Console(file=out, width=width).print(EndTable(("time", "change", "measured", "failed", "seconds"), ends))
+    text = out.getvalue()
+    assert "…" not in text
+    for word in ("my_kernel(M=128,", "N=4096,", "dtype=float64)", "75.30 µs", "12.3", "Config(BLOCK_M=128,"):
+        assert word in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_what_was_compiled_is_whole_at_any_width(width: int) -> None:
+    names = [f"A_RATHER_LONG_KNOB_{n}" for n in range(8)]
+    resources = Resources(registers=255, spills=1068, shared_bytes=97 * 1024, threads=512)
+    rows = [(Config(dict.fromkeys(names, n)), None, resources, 0.5) for n in (64, 128)]
+    out = io.StringIO()
+    Console(file=out, width=width).print(compilation_table("gemm", rows))
+    text = out.getvalue()
+    assert "…" not in text
+    assert "occupancy" in text
+    assert all(name in text for name in names) == (width == 80)  # a wide table has headings of several lines
+    assert text.count("255") == text.count("1068") == 2
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_what_failed_is_said_without_the_call_beside_which_it_stands() -> None:
+    assert behind_subject("f[way=1](M=8,x.dtype=float32): none of 2: f(1): no") == "none of 2: f(1): no"
+    assert behind_subject("ValueError: f(1): no") == "ValueError: f(1): no"
 
 
 def test_nothing_printed_ends_in_blanks(target: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def compile_(
     problems: ProblemsOption = [],
     json: AsJson = False,
 ) -> None:
-    """Compile a Triton, CUDA or FlyDSL kernel's whole space, without a GPU; say what each configuration takes.
+    """Compile a Triton, CUDA, CuTe DSL or FlyDSL kernel's space, without a GPU; say what each configuration takes.
 
     What is compiled lies in the language's cache: on the machine with the GPU it is only loaded.
     """
@@ -102,9 +102,10 @@ def _data(problem: Problem, found: Sequence[Compilation], device: Device) -> dic
 
 def _show(kernel: TunedKernel, results: Sequence[tuple[Problem, list[Compilation]]], device: Device) -> None:
     from tunesmith.report.terminal import print_compilations
+    from tunesmith.report.units import problem_line
 
     for number, (problem, found) in enumerate(results):
         if number:
             print()
         rows = [(one.config, one.failed, one.resources, occupancy(device, one.resources)) for one in found]
-        print_compilations(f"{kernel.kernel.name}({problem.text}) for {device.name} ({device.arch})", rows)
+        print_compilations(f"{kernel.kernel.name}({problem_line(problem)}) for {device.name} ({device.arch})", rows)

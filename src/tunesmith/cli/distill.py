@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def distill(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="[FILE…]", help="Recordings, and tables of ours; the store where none is given."),
+        typer.Argument(metavar="FILE…", help="Recordings, and tables of ours; the store where none is given."),
     ] = [],
     kernel: Annotated[str, typer.Option("--kernel", metavar="NAME", help="Of the store: which kernel.")] = "",
     device: Annotated[
@@ -164,25 +164,27 @@ def _print(
     known: Collection, table: Table, heuristic: Heuristic, worst: float, back: dict[str, HeldBack],
     shape: Sequence[tuple[float, int, float]], folds: int,
 ) -> None:  # fmt: skip
-    from tunesmith.report.units import count
+    from tunesmith.report.terminal import print_lines
+    from tunesmith.report.units import count, problem_line
 
-    print(f"{known.kernel} on {known.device}: {count(len(known.tuned), 'tuned problem')}")
-    print(f"\ntable by rule {table.by}: {count(table.rows, 'row')}, the fewest there can be")
-    print(f"no tuned problem loses more than {table.worst:.1%}")
+    print_lines(f"{known.kernel} on {known.device}: {count(len(known.tuned), 'tuned problem')}")
+    print_lines(f"\ntable by rule {table.by}: {count(table.rows, 'row')}, the fewest there can be")
+    print_lines(f"no tuned problem loses more than {table.worst:.1%}")
     for problem, entry in table.native(known).rows.items():
-        print(f"  {problem}  {entry.provenance['serves']}  {entry.config!r}")
-    print("\nrows against loss:")
+        print_lines(f"  {problem_line(problem)}  {entry.provenance['serves']}  {entry.config!r}")
+    print_lines("\nrows against loss:")
     for bound, rows, most in shape:
-        print(f"  at most {bound:5.1%}: {count(rows, 'row'):>8}, the most lost is {most:.1%}")
+        print_lines(f"  at most {bound:5.1%}: {count(rows, 'row'):>8}, the most lost is {most:.1%}")
     leaves = list(heuristic.leaves())
-    print(f"\ntree: {count(len(leaves), 'end')}, no tuned problem loses more than {worst:.1%}")
+    print_lines(f"\ntree: {count(len(leaves), 'end')}, no tuned problem loses more than {worst:.1%}")
     for conditions, config in leaves:
-        print(f"  {' and '.join(conditions) or 'always'}  →  {config!r}")
-    print(f"\nheld back, a {_ordinal(folds)} at a time:")
+        print_lines(f"  {' and '.join(conditions) or 'always'}  →  {config!r}")
+    print_lines(f"\nheld back, a {_ordinal(folds)} at a time:")
     for name, one in back.items():
         most, problem = one.worst
+        where = f" ({problem_line(problem)})" if problem else ""
         unknown = f"; of {one.unknown} the loss is not known" if one.unknown else ""
-        print(f"  {name:5}  p90 {one.p90():.1%}, worst {most:.1%}{f' ({problem})' if problem else ''}{unknown}")
+        print_lines(f"  {name:5}  p90 {one.p90():.1%}, worst {most:.1%}{where}{unknown}")
 
 
 def _ordinal(n: int) -> str:

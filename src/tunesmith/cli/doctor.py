@@ -118,4 +118,4 @@ def _state(backend: Mapping[str, Any]) -> str:
 def _said(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"  # pyright: ignore[reportUnknownArgumentType]
-    return Problem({"x": value}).text.removeprefix("x=")
+    return Problem({"x": value}).text.removeprefix("x=") if value != "" else "none"

@@ -14,6 +14,7 @@ from tunesmith.core.outcome import Failed
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, Busy
 from tunesmith.measure.pick import pick
+from tunesmith.report.units import count
 from tunesmith.tables import edit
 from tunesmith.tables.native import Entry, NativeTable, entry_of_choice
 
@@ -107,8 +108,8 @@ class IntoTable:
                 f"--table {self.path} cannot be written: {error.strerror or error}; what was found is in the store, "
                 "and the same command with another file does not measure it again"
             ) from error
-        counts = ", ".join(f"{count} {what}" for what, count in sorted(Counter(self.became.values()).items()))
-        note(f"wrote {self.path}: {len(whole.rows)} rows, of these problems {counts}")
+        counts = ", ".join(f"{n} {what}" for what, n in sorted(Counter(self.became.values()).items()))
+        note(f"wrote {self.path}: {count(len(whole.rows), 'row')}, of these problems {counts}")
 
     def data(self) -> dict[str, Any]:
         """For `--json`."""

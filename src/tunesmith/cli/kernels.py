@@ -76,7 +76,7 @@ def _lines(name: str, kernel: TunedKernel) -> Iterator[tuple[str, str]]:
     yield "does", facts["does"]
     yield "problem", example(kernel)
     if facts["flags"]:
-        yield "flags", Problem(facts["flags"]).text
+        yield "flags", ", ".join(Problem({name: value}).text for name, value in facts["flags"].items())
     yield "dtypes", "; ".join(f"{array}: {', '.join(good)}" for array, good in facts["dtypes"].items()) or "any"
     if space is None:
         yield "space", "depends on a device that is not here"

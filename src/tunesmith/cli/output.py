@@ -128,9 +128,16 @@ def paced(every_s: float = 10.0) -> Callable[[str], None]:
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, on standard error. Where nothing can be said, the exit code has to do."""
+    """Say what is wrong, on standard error: in a file as it is, on a terminal wrapped between words. Where nothing can be
+    said, the exit code has to do."""
+    said = f"tunesmith: {harmless(text)}"
     with suppress(OSError):
-        print(f"tunesmith: {harmless(text)}", file=sys.stderr)
+        if not sys.stderr.isatty():
+            print(said, file=sys.stderr)
+            return
+        from tunesmith.report.live import asides, put
+
+        put(asides(), said)
 
 
 def write_file(path: Path, data: bytes, option: str = "") -> None:

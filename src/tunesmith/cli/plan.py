@@ -70,8 +70,10 @@ def show(file: PlanFile, json: AsJson = False) -> None:
         choices = [{**key.to_data(), "config": dict(config)} for key, config in plan.choices.items()]
         print_json("plan-show", {"choices": [{k: v for k, v in row.items() if k != "soft"} for row in choices]})
         return
+    from tunesmith.report.terminal import print_lines
+
     for key, config in plan.choices.items():
-        print(f"{_title(key)}: {config!r}")
+        print_lines(f"{_title(key)}: {config!r}")
 
 
 def _spelled(config: Config | None) -> str:
@@ -98,6 +100,8 @@ def diff(file: PlanFile, other: PlanFile, json: AsJson = False) -> int:
     elif not rows:
         print("the plans are the same")
     else:
+        from tunesmith.report.terminal import print_lines
+
         for key, here, there in rows:
-            print(f"{_title(key)}: {_spelled(here)} → {_spelled(there)}")
+            print_lines(f"{_title(key)}: {_spelled(here)} → {_spelled(there)}")
     return NO if rows else GOOD

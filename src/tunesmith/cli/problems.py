@@ -13,6 +13,7 @@ import typer
 
 from tunesmith.core.problem import Problem, read_value
 from tunesmith.errors import BadInput, ProblemError
+from tunesmith.report.units import count as number_of
 from tunesmith.untuned import COUNT, FIELD, KERNEL
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _read(kernel: TunedKernel, path: Path) -> _File:
 
 def _add_row(kernel: TunedKernel, found: _File, header: Sequence[str], cells: Sequence[str]) -> None:
     if len(cells) != len(header):
-        raise ProblemError(f"{len(cells)} values for the {len(header)} columns {', '.join(header)}")
+        raise ProblemError(f"{number_of(len(cells), 'value')} for the {len(header)} columns {', '.join(header)}")
     row = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
     whose, count = row.pop(KERNEL, ""), row.pop(COUNT, "")
     times = read_value(count) if count else 1

@@ -27,7 +27,7 @@ LAUNCHES, WARM_UP = 10, 3
 HOW = "--set full --metrics dram__bytes.sum,gpu__time_duration.sum --clock-control none"
 
 MarkedLaunchesOption: TypeAlias = Annotated[
-    int, typer.Option("--launches", metavar="N", help=f"How many launches there are between the marks ({LAUNCHES}).")
+    int, typer.Option("--launches", metavar="N", help="How many launches there are between the marks.")
 ]
 
 
@@ -153,7 +153,7 @@ def _print(
     if shutil.which(tool) is None:
         note(f"{tool} is not on PATH" + ("; it is in the bin folder of CUDA's toolkit" if tool == "ncu" else ""))
     if nothing:
-        note("tunesmith tune with the same arguments finds what is fastest; then this command launches that")
+        note("`tunesmith tune` with the same arguments finds what is fastest; then this command launches that")
 
 
 def _why_no_marks(device: Device) -> str:

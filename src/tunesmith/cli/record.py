@@ -64,7 +64,8 @@ def record(
     else:
         print(f"{output}: {said['measured']} measured, {said['failed']} failed, {rounds} samples each")
         if best is not None:
+            from tunesmith.report.terminal import print_lines
             from tunesmith.report.units import duration
 
-            print(f"the fastest: {duration(best[1].median_s)} {best[0]!r}")
+            print_lines(f"the fastest: {duration(best[1].median_s)} {best[0]!r}")
     raise typer.Exit(GOOD if measured else NO)

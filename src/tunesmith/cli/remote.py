@@ -102,7 +102,9 @@ def _with_fsspec(url: str, use: Callable[[Any, str], bytes]) -> bytes:
 
     found, failure, error = attempt("load", lambda: use(fsspec, url))
     if isinstance(error, ImportError):  # fsspec says which package, and how it is installed
-        raise MissingEngine(f"{url}: {error}") from error
+        cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
+        type_ = f"; type: pip install {cause.name}" if cause.name else ""
+        raise MissingEngine(f"{url}: {error}{type_}") from error
     if found is None or failure is not None:
         assert failure is not None
         raise StoreError(f"{url}: {failure.reason}") from error

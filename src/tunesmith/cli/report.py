@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def report(
     target: Annotated[
-        str, typer.Argument(metavar="[TARGET]", help="A kernel, as for tune; without one: all that the store knows.")
+        str, typer.Argument(metavar="TARGET", help="A kernel, as for tune; without one: all that the store knows.")
     ] = "",
     problem: ProblemOption = [],
     problems: ProblemsOption = [],

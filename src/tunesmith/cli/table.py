@@ -77,11 +77,13 @@ def _data(finding: Finding) -> dict[str, Any]:
 
 
 def _print_findings(findings: Sequence[Finding], most: int | None) -> None:
+    from tunesmith.report.terminal import print_lines
+
     shown: Counter[str] = Counter()
     for finding in findings:
         shown[finding.code] += 1
         if most is None or shown[finding.code] <= most:
-            print(finding)
+            print_lines(str(finding))
     for code, number in shown.items():
         if most is not None and number > most:
             print(f"… and {number - most} more of [{code}]: --all shows them")
@@ -97,6 +99,7 @@ def explain(
 ) -> int:
     """Say which row of a table serves a size, how far it is, and by which rule. Exit code 1: none does."""
     from tunesmith.core.problem import Problem
+    from tunesmith.report.terminal import print_lines
     from tunesmith.tables import aiter_triton, formats, policy
 
     sheet, problem = formats.read(file, format), Problem.parse(at)
@@ -114,7 +117,7 @@ def explain(
         fields = {"said": said, "line": row.line if row else None, "config": row.config if row else None}
         print_json("table-explain", fields)
     else:
-        print(said + (f"\n{file}:{row.line}: {dict(row.config) if row.config else 'null'}" if row else ""))
+        print_lines(said + (f"\n{file}:{row.line}: {dict(row.config) if row.config else 'null'}" if row else ""))
     return NO if row is None else GOOD
 
 
@@ -126,6 +129,7 @@ def diff(
     json: AsJson = False,
 ) -> int:
     """Say in which rows two tables differ. Exit code 1: in some."""
+    from tunesmith.report.terminal import print_lines
     from tunesmith.tables import edit, formats
 
     changes = edit.diff(formats.read(one, format), formats.read(other, format))
@@ -140,7 +144,7 @@ def diff(
         ]
         print_json("table-diff", {"changes": rows})
     else:
-        print("\n".join(map(str, changes)) if changes else "the same rows")
+        print_lines("\n".join(map(str, changes)) if changes else "the same rows")
     return NO if changes else GOOD
 
 
@@ -157,7 +161,7 @@ def merge(
     from tunesmith.tables import edit, formats
 
     if prefer not in ("first", "fastest"):
-        raise BadInput(f"prefer={prefer!r}; good ones: first, fastest")
+        raise BadInput(f"--prefer {prefer}: good ones: first, fastest")
     merged = edit.merge([formats.read(file, format) for file in files], prefer)
     _write({output: merged.document.data()})
     for said in merged.notes:
@@ -241,7 +245,7 @@ def export(
     from tunesmith.tables.native import NativeTable
 
     if to not in convert.TARGETS:
-        raise BadInput(f"to={to!r}; good ones: {', '.join(convert.TARGETS)}")
+        raise BadInput(f"--to {to}: good ones: {', '.join(convert.TARGETS)}")
     gemm = _gemm(layer) if to.endswith("gemm") else None
     if gemm is not None and down:
         raise BadInput("--down is of fused-MoE tables; a GEMM has no down projection")

@@ -232,7 +232,7 @@ class _Session:
                     continue
                 failed = None if number < self.by_hand else self._journal.failure(key)
                 if failed is not None:
-                    self._done(_Result(problem, None, f"{failed.reason} (on {failed.at}; --retry tries again)"))
+                    self._done(_Result(problem, None, f"{failed.reason} (on {failed.at[:10]}; --retry tries again)"))
                     continue
                 try:
                     result = self._search(problem, key, arguments, progress)

@@ -173,8 +173,8 @@ def _wrong(name: str, got: Any, expected: Any, allowed: Allowed, poisoned: Any |
             unwritten += _equal_elements(some, before)
     if not worst.times:
         return ""
-    said = f"{worst.text} ({off:,} of {n:,} elements are off"
-    return f"{said}; {unwritten:,} are not written)" if unwritten else f"{said})"
+    said = f"{worst.text} ({off:,} of {n:,} element{'s' if n > 1 else ''} {'are' if off > 1 else 'is'} off"
+    return f"{said}; {unwritten:,} {'are' if unwritten > 1 else 'is'} not written)" if unwritten else f"{said})"
 
 
 def differs(name: str, one: Any, other: Any) -> str:

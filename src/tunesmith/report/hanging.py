@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
 #: A line holds this much text, however long the prefix is.
 _LEAST_WIDTH = 20
+#: Columns by which a line goes on further in than it began.
+_FURTHER_IN = 4
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,19 @@ class Trimmed:
         for line in console.render_lines(self.whole, options, pad=False):
             yield from _trimmed(line)
             yield Segment.line()
+
+
+def fitting(console: Console, line: str) -> Iterator[Text]:
+    """A line as one or more that fit a console: broken between words, and going on further in."""
+    if cell_len(line) <= console.width:
+        yield Text(line)
+        return
+    blanks = len(line) - len(line.lstrip())
+    further = Text(" " * (blanks + _FURTHER_IN))
+    width = max(console.width - further.cell_len, _LEAST_WIDTH)
+    for number, part in enumerate(Text(line[blanks:]).wrap(console, width, overflow="fold")):
+        part.rstrip()
+        yield (further if number else further[:blanks]) + part
 
 
 def _trimmed(line: list[Segment]) -> Iterator[Segment]:

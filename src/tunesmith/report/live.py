@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.segment import Segment
 from rich.text import Text
 
+from tunesmith.report.hanging import fitting
 from tunesmith.report.signs import harmless, showable
 
 #: In a log, a line at most this often at first, between those that say something new ...
@@ -49,6 +50,13 @@ def answers() -> Console:
 def asides() -> Console:
     """The console of progress: standard error."""
     return _Console(file=showable(sys.stderr), stderr=True)
+
+
+def put(console: Console, text: str) -> None:
+    """Print lines: as they are into a file, wrapped between words on a terminal."""
+    for line in text.splitlines() or [""]:
+        for part in fitting(console, line) if console.is_terminal else (Text(line),):
+            console.print(part, soft_wrap=True)
 
 
 def log_every_s(gone_s: float) -> float:
@@ -132,8 +140,10 @@ class LiveLines:
         if self._in_notebook:
             sys.stdout.write(f"{text}\n")  # such lines are joined in one output, where displays are one each
             return
-        stamped = text if self.animated else f"{time.strftime('%H:%M:%S')} {text}"
-        self._console.print(Text(stamped), soft_wrap=True)  # text as it is: of a str rich makes `:a:` a sign
+        if self.animated:
+            put(self._console, text)
+        else:  # text as it is: of a str rich makes `:a:` a sign
+            self._console.print(Text(f"{time.strftime('%H:%M:%S')} {text}"), soft_wrap=True)
 
     def _close(self) -> None:
         if self._live is not None:

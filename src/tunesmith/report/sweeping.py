@@ -14,9 +14,10 @@ from rich.text import Text
 
 from tunesmith.core.config import Config
 from tunesmith.core.problem import Problem
+from tunesmith.report.ends import End, EndTable
 from tunesmith.report.live import LiveLines, asides, log_every_s
 from tunesmith.report.progress import Detail
-from tunesmith.report.units import count, duration, first_line, problem_line, spent
+from tunesmith.report.units import behind_subject, count, duration, first_line, problem_line, spent
 from tunesmith.sweep.drive import Outcome
 from tunesmith.sweep.task import Result, Task
 
@@ -94,7 +95,7 @@ class SweepProgress:
         self.trials += max(0, result.measured + result.failed - result.known)
         if result.fate == "failed":
             self.failed += 1
-            self._line(f"{task.kernel}({problem_line(task.fields)}) failed: {first_line(result.error)}")
+            self._line(f"{task.kernel}({problem_line(task.fields)}) failed: {behind_subject(first_line(result.error))}")
         elif self.detail == "verbose":
             self._line(f"{name}: {task.kernel}({problem_line(task.fields)}) {_ended(result)}")
         self._show()
@@ -182,21 +183,17 @@ def sweep_tables(outcome: Outcome) -> RenderableType:
     return Group(*parts)
 
 
-def _table(results: Sequence[tuple[Task, Result]]) -> Table:
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("problem", ratio=1, overflow="fold")
-    for heading in ("time", "ties", "tried", "failed", "seconds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("Config", ratio=2, overflow="fold")
+def _table(results: Sequence[tuple[Task, Result]]) -> EndTable:
     in_order = sorted(results, key=lambda one: (one[0].kernel, tuple(_sortable(one[0].fields))))
-    for task, result in in_order:
-        asked = f"{task.kernel}({problem_line(task.fields)})".replace(",", ", ")
-        took = "stored" if result.fate == "known" else spent(result.seconds).removesuffix(" s")
-        timed = "–" if result.median_s is None else duration(result.median_s)
-        config = first_line(result.error) if result.config is None else repr(Config(result.config))
-        cells = [asked, timed, f"{result.ties}", f"{result.measured:,}", f"{result.failed:,}", took, config]
-        table.add_row(*map(Text, cells), style="red" if result.fate == "failed" else "")
-    return table
+    return EndTable(("time", "ties", "tried", "failed", "seconds"), [_end(*one) for one in in_order])
+
+
+def _end(task: Task, result: Result) -> End:
+    took = "stored" if result.fate == "known" else spent(result.seconds).removesuffix(" s")
+    timed = "–" if result.median_s is None else duration(result.median_s)
+    last = behind_subject(first_line(result.error)) if result.config is None else repr(Config(result.config))
+    cells = (timed, f"{result.ties}", f"{result.measured:,}", f"{result.failed:,}", took)
+    return End(f"{task.kernel}({problem_line(task.fields)})", cells, last, result.fate == "failed")
 
 
 def _sortable(problem: Problem) -> list[tuple[str, int, str]]:

@@ -18,9 +18,11 @@ from tunesmith.core.outcome import Failed, Measured, Resources, Trial, Untried
 from tunesmith.core.problem import Problem
 from tunesmith.events import Summary
 from tunesmith.measure.pick import Verdict
+from tunesmith.report.ends import End, EndTable
 from tunesmith.report.hanging import Hanging
 from tunesmith.report.units import (
     RESOURCES,
+    behind_subject,
     count,
     duration,
     first_line,
@@ -269,7 +271,7 @@ def accounting(summary: Summary) -> Iterable[RenderableType]:
     for reason, number in _by_count(summary.cut):
         yield _item(f"cut {number:,} × {reason}", "")
     for reason, number in _by_count(untried_reasons(summary)):
-        yield _item(f"untried {number:,} × {reason}", "yellow")
+        yield _item(f"untried {number:,} × {reason}", "")
 
 
 def _by_count(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -300,26 +302,18 @@ def footer(summary: Summary) -> str:
 
 def result_table(results: Sequence[tuple[Problem, Summary | None, str, str]]) -> RenderableType:
     """One row for each search: what was asked, the time, what changed, what it cost, and the Config."""
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column("problem", ratio=1, overflow="fold")
-    for heading in ("time", "change", "measured", "failed", "seconds"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("Config", ratio=2, overflow="fold")
-    for problem, summary, error, change in results:
-        cells = _result_cells(problem, summary, error)
-        table.add_row(*[Text(cell) for cell in (*cells[:2], change, *cells[2:])], style="red" if error else "")
-    return table
+    return EndTable(("time", "change", "measured", "failed", "seconds"), [_end(*result) for result in results])
 
 
-def _result_cells(problem: Problem, summary: Summary | None, error: str) -> list[str]:
+def _end(problem: Problem, summary: Summary | None, error: str, change: str) -> End:
     counts = {"measured": 0, "failed": 0} if summary is None else summary.counts
-    asked = problem_line(problem).replace(",", ", ")  # so that it breaks between fields
-    cells = [asked, "–", f"{counts['measured']:,}", f"{counts['failed']:,}", "–", first_line(error)]
+    took, time, last = "–", "–", behind_subject(first_line(error))
     if summary is not None:
-        cells[4] = "stored" if nothing_measured(summary) else f"{summary.compile_s + summary.measure_s:.1f}"
+        took = "stored" if nothing_measured(summary) else f"{summary.compile_s + summary.measure_s:.1f}"
     if summary is not None and summary.choice is not None and summary.choice.median_s is not None:
-        cells[1], cells[5] = duration(summary.choice.median_s), repr(summary.choice.config)
-    return cells
+        time, last = duration(summary.choice.median_s), repr(summary.choice.config)
+    cells = (time, change, f"{counts['measured']:,}", f"{counts['failed']:,}", took)
+    return End(problem_line(problem), cells, last, bool(error))
 
 
 def fact_table(facts: Sequence[tuple[str, str]], indent: int = 0) -> RenderableType:

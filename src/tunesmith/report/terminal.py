@@ -16,7 +16,7 @@ from tunesmith.report.compilations import CompilationRow, compilation_table
 from tunesmith.report.evidence import evidence_for
 from tunesmith.report.explanation import Explanation
 from tunesmith.report.hanging import Trimmed
-from tunesmith.report.live import answers, asides
+from tunesmith.report.live import answers, asides, put
 from tunesmith.report.progress import Detail, Progress
 from tunesmith.report.sweeping import sweep_line, sweep_tables
 from tunesmith.report.table import fact_table, result_table, score_table
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 #: Stands over what the performance model says.
 MODEL_HEADING = "by the performance model"
-
-#: Columns by which a line goes on further in than it began.
-FURTHER_IN = 4
 
 __all__ = [
     "Progress",
@@ -107,15 +104,7 @@ def print_sweep(outcome: Outcome, took_s: float, n_workers: int) -> None:
 def print_lines(text: str) -> None:
     """Print lines on standard output: as they are into a file, so that they can be searched; on a terminal they are
     wrapped between words, and go on further in."""
-    console = answers()
-    for line in text.splitlines():
-        if console.is_terminal and len(line) > console.width:
-            blanks = len(line) - len(line.lstrip())
-            further = Text(" " * (blanks + FURTHER_IN))
-            for number, part in enumerate(Text(line[blanks:]).wrap(console, console.width - further.cell_len)):
-                _show((further if number else further[:blanks]) + part)
-        else:
-            console.print(Text(line), soft_wrap=True)
+    put(answers(), text)
 
 
 def _show(*parts: RenderableType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from tunesmith.core.config import Config
@@ -9,8 +10,8 @@ from tunesmith.core.problem import Problem
 from tunesmith.core.units import duration, number_in, ratio, unit_of
 
 __all__ = [
-    "RESOURCES", "count", "duration", "first_line", "number_in", "pasteable", "problem_line", "ratio", "size", "spent",
-    "unit_of",
+    "RESOURCES", "behind_subject", "count", "duration", "first_line", "number_in", "pasteable", "problem_line", "ratio",
+    "size", "spent", "unit_of",
 ]  # fmt: skip
 
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -86,6 +87,15 @@ def first_line(text: str, most: int = 200) -> str:
     """The first line of a message, cut where it is very long."""
     line = text.strip().splitlines()[0] if text.strip() else ""
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def behind_subject(text: str) -> str:
+    """A message without the call that it begins with, where that stands beside it.
+
+    >>> behind_subject("matmul(M=8,N=8): none of 2 Configs works")
+    'none of 2 Configs works'
+    """
+    return re.sub(r"^[^\s(:]+\([^\s()]*\): ", "", text)
 
 
 #: How each field of `Resources` is headed and written.

@@ -49,7 +49,7 @@ def export(store: Store, path: Path) -> dict[str, int]:
     try:
         write_whole(path, "\n".join(lines).encode())
     except OSError as error:
-        raise StoreError(f"cannot export to {path}: {error}") from error
+        raise StoreError(f"cannot export to {path}: {error.strerror or error}") from error
     return {
         "keys": len(entries),
         "choices": sum(entry.choice is not None for entry in entries),
@@ -135,7 +135,7 @@ def read(path: Path, bad: BadRow) -> list[Entry]:
     except Trouble as trouble:
         raise StoreError(str(trouble)) from trouble
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error}") from error
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _read_export(path: Path, text: bytes) -> list[Entry]:

@@ -189,7 +189,7 @@ def _tuned(work: _Work, task: Task, tell: Tell) -> Result:
     journal = Journal(options().cache_dir, kernel.declared.name_for(kernel.kernel.name))
     before = journal.failure(subject.key)
     if before is not None and not work.retry:
-        return replace(failed, error=f"{before.reason} (on {before.at}; --retry tries again)")
+        return replace(failed, error=f"{before.reason} (on {before.at[:10]}; --retry tries again)")
     return _searched(work, task, kernel, subject, arguments, journal, tell)
 
 
