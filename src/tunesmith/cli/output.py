@@ -128,10 +128,14 @@ def paced(every_s: float = 10.0) -> Callable[[str], None]:
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, on standard error: in a file as it is, on a terminal wrapped between words. Where nothing can be
-    said, the exit code has to do."""
+    """Say what is wrong, on standard error: in a file as it is, on a terminal wrapped between words.
+
+    Where nothing can be said, the exit code has to do.
+    """
     said = f"tunesmith: {harmless(text)}"
-    with suppress(OSError):
+    if sys.stderr is None:
+        return
+    with suppress(OSError, ValueError):
         if not sys.stderr.isatty():
             print(said, file=sys.stderr)
             return
