@@ -142,6 +142,11 @@ def test_what_can_not_be_is_one_line(target: str, arch: str, says: str, capfd: p
     assert err.count("\n") == 1
 
 
+def test_a_program_around_kernels_is_compiled_where_it_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", "gemm", "--target", "sm_90", "--problem", "M=64,N=64,K=64"]) == 2
+    assert "gemm is a program around Triton kernels" in capfd.readouterr().err
+
+
 def test_inputs_take_no_memory() -> None:
     made = without_memory(lambda: torch.ones(1 << 30, 1 << 10, device="cuda").to("cuda", torch.float16))
     assert (made.device.type, made.dtype, made.shape) == ("meta", torch.float16, (1 << 30, 1 << 10))

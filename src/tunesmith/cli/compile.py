@@ -58,6 +58,11 @@ def _ahead_kernel(kernel: TunedKernel) -> AheadKernel:
     if getattr(found, "why_no_times", ""):
         raise BadInput(f"{inner.name} cannot be compiled: {found.why_no_times}")
     if not hasattr(found, "for_target"):
+        if found.backend == "triton":  # a program around it allocates, and launches what it needs
+            raise BadInput(
+                f"{inner.name} is a program around Triton kernels, which are compiled where it is launched: `tunesmith "
+                "tune` does it beside the search. A kernel under @triton.jit alone can be compiled here"
+            )
         raise BadInput(
             f"{inner.name} is a {inner.backend} kernel: only Triton, CUDA, CuTe DSL and FlyDSL kernels can be compiled "
             "for a GPU that is not here"
