@@ -13,8 +13,6 @@ pytest.importorskip(
     "cutlass.cute", reason="needs the packages of: pip install 'tunesmith[cute,cpu]'", exc_type=ImportError
 )
 pytest.importorskip("numpy", reason="needs the packages of: pip install 'tunesmith[cute,cpu]'")
-if find_spec("tvm_ffi") is None:
-    pytest.skip("needs the packages of: pip install 'tunesmith[cute,cpu]'", allow_module_level=True)
 
 import numpy as np
 from tests import cute_kernels
@@ -28,6 +26,11 @@ from tunesmith.errors import CompileFailed, MissingEngine
 from tunesmith.kernel import Built
 from tunesmith.options import options
 from tunesmith.workers import compile_all
+
+# not imported here: it imports torch, which takes seconds
+pytestmark = pytest.mark.skipif(
+    find_spec("tvm_ffi") is None, reason="needs the packages of: pip install 'tunesmith[cute,cpu]'"
+)
 
 
 @pytest.fixture(autouse=True)
