@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from tests.untrue_clock import VARIABLE, WAYS, install
 from tunesmith.options import options
+from tunesmith.store import store
 
 # A busy machine stops a test for half a second now and then: pytest's own timeout is the limit. In CI the same commit
 # gets the same examples, and so the same answer, every time.
@@ -34,6 +35,9 @@ def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfi
     options.cache_clear()
     yield
     options.cache_clear()
+    for opened in store._default.values():
+        opened.close()  # or thousands of tests hold more files open than one process may
+    store._default.clear()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
