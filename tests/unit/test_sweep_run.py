@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tunesmith.cli import main
 from tunesmith.errors import LookupMiss
 from tunesmith.options import options
 from tunesmith.store import default_store
+from tunesmith.sweep.cluster import connected
 from tunesmith.sweep.devices import usable_cores
 from tunesmith.sweep.workers import Orders
 
@@ -362,6 +364,20 @@ def _keys() -> list[Any]:
 
 
 # --- Ray --------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_that_someone_left_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def init(**how: Any) -> None:
+        asked.append(how)
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, shutdown=lambda: None, remote=type))
+    for given, environment, wanted in (("", "", "local"), ("", "a:1", "a:1"), ("b:2", "a:1", "b:2")):
+        monkeypatch.setenv("RAY_ADDRESS", environment)
+        with connected(given, []):
+            assert asked[-1]["address"] == wanted
+            assert ("num_cpus" in asked[-1]) == (wanted == "local")
 
 
 def test_actors_on_ray_choose_the_same(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,8 @@ def connected(address: str, places: Sequence[Place]) -> Generator[Cluster]:
     else:
         gpus = sum(bool(place.gpu) for place in places)
         cores = sum(len(place.cores) for place in places)
-        how |= {"num_cpus": max(cores, gpus, usable_cores()), "include_dashboard": False}
+        # `local`: else Ray connects to whatever was started last on this machine, and it may be long gone
+        how |= {"address": "local", "num_cpus": max(cores, gpus, usable_cores()), "include_dashboard": False}
         how |= {"num_gpus": gpus} if gpus else {}
     try:
         ray.init(**how)
