@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle, islice
 from time import perf_counter
 from typing import Any
 
@@ -11,7 +12,7 @@ from tunesmith.core.stats import median, paired_ratio
 
 #: of weights that are gone through one after the other: far more than any cache holds
 COLD_BYTES = 400 * 1024**2
-GRAPH_S, MOST_IN_GRAPH = 400e-6, 64
+GRAPH_S, MOST_IN_GRAPH = 800e-6, 64
 EAGER_S, MOST_CALLS = 4e-3, 2000
 
 Calls = Sequence[Callable[[], Any]]
@@ -24,35 +25,27 @@ def copies(w: Any) -> list[Any]:
 
 
 def replayed(ways: Mapping[str, Calls], rounds: int) -> dict[str, list[float]]:
-    """Seconds of one call in a graph of many, for each way in each round; the ways in random order."""
+    """Seconds of one call in a graph of many, for each way in each round; the ways in random order.
+
+    Every way's graph holds as many calls: what a replay takes to begin is spread over as many.
+    """
     import torch
 
-    graphs: dict[str, tuple[Any, int]] = {}
+    number = _number(ways, GRAPH_S, MOST_IN_GRAPH)
+    graphs: dict[str, Any] = {}
     for name, calls in ways.items():
-        for call in calls:
-            call()
-        torch.cuda.synchronize()
-        start = perf_counter()
-        for call in calls:
-            call()
-        torch.cuda.synchronize()
-        each_s = (perf_counter() - start) / len(calls)
-        times = max(1, min(MOST_IN_GRAPH, round(GRAPH_S / each_s)) // len(calls) or 1)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(times):
-                for call in calls:
-                    call()
-        graph.replay()
-        graphs[name] = graph, times * len(calls)
+        graphs[name] = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graphs[name]):
+            for call in islice(cycle(calls), number):
+                call()
+        graphs[name].replay()
     busy = torch.empty(64 * 1024**2, dtype=torch.int8, device="cuda")
 
     def sample(name: str) -> float:
-        graph, number = graphs[name]
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         busy.zero_()  # until the replay is queued
         begin.record()
-        graph.replay()
+        graphs[name].replay()
         end.record()
         end.synchronize()
         return begin.elapsed_time(end) * 1e-3 / number
@@ -62,31 +55,38 @@ def replayed(ways: Mapping[str, Calls], rounds: int) -> dict[str, list[float]]:
 
 def called(ways: Mapping[str, Calls], rounds: int) -> dict[str, list[float]]:
     """Seconds of one call by the host's clock, back to back, the GPU's work waited for at the end of each stretch."""
-    import torch
-
-    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-    number: dict[str, int] = {}
-    for name, calls in ways.items():
-        for call in calls:
-            call()
-        wait()
-        start = perf_counter()
-        for call in calls:
-            call()
-        wait()
-        each_s = (perf_counter() - start) / len(calls)
-        number[name] = max(1, min(MOST_CALLS, round(EAGER_S / each_s)) // len(calls))
+    number = _number(ways, EAGER_S, MOST_CALLS)
 
     def sample(name: str) -> float:
-        calls, times = ways[name], number[name]
         start = perf_counter()
-        for _ in range(times):
-            for call in calls:
-                call()
-        wait()
-        return (perf_counter() - start) / (times * len(calls))
+        for call in islice(cycle(ways[name]), number):
+            call()
+        _wait()
+        return (perf_counter() - start) / number
 
     return _rounds(list(ways), sample, rounds)
+
+
+def _number(ways: Mapping[str, Calls], seconds: float, most: int) -> int:
+    """How many calls of each way are timed at once: so many seconds of the slowest, and each call at least once."""
+    each_s: list[float] = []
+    for calls in ways.values():
+        for call in calls:
+            call()
+        _wait()
+        start = perf_counter()
+        for call in calls:
+            call()
+        _wait()
+        each_s.append((perf_counter() - start) / len(calls))
+    return max(max(map(len, ways.values())), min(most, round(seconds / max(each_s))))
+
+
+def _wait() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def _rounds(names: list[str], sample: Callable[[str], float], rounds: int) -> dict[str, list[float]]:
