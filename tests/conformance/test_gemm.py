@@ -45,17 +45,19 @@ if triton.__version__ < "3.9":
     interpreter._patch_lang_tensor = with_numbers
 
 from tunesmith import Config
+from tunesmith.core.device import Device
 from tunesmith.kernels.gemm import arguments, device, reference
-from tunesmith.kernels.gemm.launch import output_dtype, plan
+from tunesmith.kernels.gemm.plan import output_dtype, plan
 
 BASE = dict(BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, GROUP_M=2, SPLIT_K=1, PERSISTENT=False, TMA=False, num_warps=1,
             num_stages=2)
 HOW = ({}, {"SPLIT_K": 2}, {"SPLIT_K": 4}, {"PERSISTENT": True})
+DEVICE = Device("cuda", "some GPU", "sm_80", 2)
 torch.manual_seed(0)
 
 def check(how, a, b, bias=None, activation=None, out="same"):
     args = arguments(a, b, bias, activation, out)
-    made = plan(Config({**BASE, **how}), args, units=2)
+    made = plan(Config({**BASE, **how}), args, DEVICE)
     c = torch.full(made.shape, float("nan"), dtype=output_dtype(args))
     arrays, arrived = [*args[:3], c], None
     if made.program == "gemm":
@@ -84,6 +86,16 @@ for how in HOW[1:]:
     check(how, a[:1].expand(3, 9, 40), torch.randn(3, 18, 40).half().mT)
 check({}, torch.randn(4, 0), torch.randn(0, 5), torch.ones(5))
 
+# few rows: as the transpose of what they are, and without matrix units
+for dtype in (torch.float16, torch.float32):
+    for how, m in (({"BLOCK_N": 64}, 5), ({"BLOCK_N": 64, "SPLIT_K": 2}, 19), ({"BLOCK_M": 1, "BLOCK_N": 4}, 1),
+                   ({"BLOCK_M": 1, "BLOCK_N": 1, "BLOCK_K": 32}, 1)):
+        for n, k in ((70, 33), (64, 64)):
+            a, b, bias = torch.randn(m, k).to(dtype), torch.randn(n, k).to(dtype).T, torch.randn(n).to(dtype)
+            check(how, a, b, bias, "silu")
+            check(how, strided(a), b.contiguous(), None, None, "float32")
+        check(how, a[None].expand(3, m, 64), torch.randn(3, 64, 70).to(dtype), None)
+
 # by descriptors: either way round, odd sizes, a part of something larger; and what can't be described
 def aligned(rows, columns, part):
     whole = torch.full((rows, -(-columns // 8) * 8 + 8), float("nan")).half()
@@ -96,7 +108,7 @@ for how in ({"TMA": True}, {"TMA": True, "SPLIT_K": 2}, {"TMA": True, "PERSISTEN
         w, x = aligned(17, 40, part), aligned(37, 40, part)
         for a, b in ((x, w.T), (aligned(40, 37, part).T, w.T), (x, aligned(40, 23, part)), (x[:, 1:], w[:, 1:].T)):
             check(how, a, b, None, "relu")
-            described.add(plan(Config({**BASE, **how}), arguments(a, b), 2).constants["DESCRIBED"])
+            described.add(plan(Config({**BASE, **how}), arguments(a, b), DEVICE).constants["DESCRIBED"])
 assert described == {True, False}
 print("right")
 """
@@ -210,7 +222,7 @@ def test_calls_without_a_table_launch_the_default(launched: Any, dtype: torch.dt
         expected = default(problem(m, n, k, name, **{"b.strides": "1x"}), H200)
         tiles = -(-m // expected["BLOCK_M"]) * -(-n // expected["BLOCK_N"])
         assert first.grid == second.grid == (tiles * expected["SPLIT_K"], 1, 1)
-        assert first.kernel == "gemm"
+        assert first.kernel == ("gemv" if m == 1 else "gemm")
 
 
 def test_other_strides_of_one_problem_get_their_own_binary(launched: Any) -> None:
@@ -262,6 +274,45 @@ def test_the_copy_engine_reads_both_matrices_on_hopper(launched: Any, persistent
         assert (given[-1] is not before) == described, "descriptors need memory"
         if described:
             assert given[-1](256, 128, None).shape == (256,)
+
+
+def test_few_rows_are_multiplied_the_other_way_round_and_launched_before_the_kernel_before_has_ended(
+    launched: Any,
+) -> None:
+    def compiled(m: int, device: Device | None = None, **how: object) -> Any:
+        usual = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP_M": 1, "SPLIT_K": 1, "PERSISTENT": False}
+        config = Config({**usual, "TMA": False, "num_warps": 4, "num_stages": 3, **how})
+        args = arguments(Matrix(m, 4096), Matrix(4096, 512, strides=(1, 4096)))
+        kernel, wanted = KERNEL.for_call(args, device)._compiled(config)
+        return kernel.load(wanted.constants, problem(m, 512, 4096), None).compiled if device is None else wanted
+
+    for m, how in ((1, {"BLOCK_M": 1, "BLOCK_N": 4}), (7, {}), (32, {"BLOCK_M": 32, "SPLIT_K": 4})):
+        made = compiled(m, **how)
+        code = made.asm["ptx"].partition(".visible .entry")[2]
+        reads = [code.index(word) for word in ("cp.async.cg", "ld.global") if word in code]
+        assert code.index("griddepcontrol.wait") < min(reads), "memory that may still be written to"
+        assert made.metadata.launch_pdl
+        assert ("wgmma.mma_async" in code) == (m > 1)
+    many = compiled(64, BLOCK_M=64)
+    assert "griddepcontrol" not in many.asm["ptx"]
+    assert not many.metadata.launch_pdl
+    elsewhere = compiled(7, known_device("NVIDIA A100-SXM4-80GB")).constants
+    assert not elsewhere["DEPENDENT"]
+    assert "launch_pdl" not in elsewhere
+
+
+def test_a_tile_of_one_row_is_for_one_row_alone() -> None:
+    one = default(problem(1, 4096, 4096, **{"b.strides": "1x"}), H200)
+    assert one["BLOCK_M"] == 1
+    assert all(
+        config["BLOCK_M"] > 1
+        for other in (problem(2, 4096, 4096, **{"b.strides": "1x"}), problem(1, 4096, 4096))
+        for config in space(other, H200)
+    )
+    for wrong, (m, n, k) in ((one, (2, 64, 64)), (one.replace(SPLIT_K=2), (1, 64, 64))):
+        bound = KERNEL.for_call(arguments(torch.empty(m, k), torch.empty(n, k).T), H200)
+        with pytest.raises(BadInput, match=r"BLOCK_M=1 is for one row, and a has 2|does not split its sum"):
+            bound.compile_job(wrong, problem(m, n, k), H200)
 
 
 class _Watched(list[Any]):

@@ -54,6 +54,58 @@ def test_every_way_is_right_on_odd_sizes_and_strides(dtype: Any, how: dict[str, 
                 assert off(launch(*args), reference(a, b, bias, "gelu")) < ALLOWED[dtype], (how, a.shape, a.stride())
 
 
+#: ways for few rows: on Hopper these begin before the kernel before them has ended
+FEW = (
+    (1, {"BLOCK_M": 1, "BLOCK_N": 4, "BLOCK_K": 512}), (1, {"BLOCK_M": 1, "BLOCK_N": 1, "BLOCK_K": 1024}),
+    (5, {"BLOCK_M": 16}), (5, {"BLOCK_M": 16, "SPLIT_K": 4}), (32, {"BLOCK_M": 32, "BLOCK_N": 128, "SPLIT_K": 2}),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", list(ALLOWED))
+def test_one_row_without_matrix_units_is_right(dtype: Any) -> None:
+    for n, k in ((130, 1000), (512, 4096), (7, 33)):
+        bias = normal(n, dtype=dtype)
+        for a, b in (
+            (normal(1, k, dtype=dtype), normal(n, k, dtype=dtype).mT),
+            (normal(1, 2 * k, dtype=dtype)[:, ::2], normal(k, n + 3, dtype=dtype)[:, 3:]),
+            (normal(3, 1, k, dtype=dtype), normal(3, n, k, dtype=dtype).mT),
+        ):
+            args = arguments(a, b, bias, "silu", "float32")
+            for m, how in FEW:
+                if m == 1:
+                    result = launch_of(args, **how)(*args)
+                    assert off(result, reference(a, b, bias, "silu")) < ALLOWED[dtype], (how, a.shape, a.stride())
+
+
+@pytest.mark.parametrize(("m", "how"), FEW)
+def test_a_product_waits_for_what_the_kernel_before_it_writes(m: int, how: dict[str, Any]) -> None:
+    first = normal(m, 2048, dtype=torch.bfloat16)
+    w, scale = normal(2048, 2048, dtype=torch.bfloat16) / 45, normal(2048, 2048, dtype=torch.bfloat16)
+    launch = launch_of(arguments(first, w.mT), **how)
+
+    def chain(between: Any) -> Any:
+        x, other = first, torch.empty_like(w)
+        for i in range(24):
+            torch.mul(w, scale if i % 2 else 1, out=other)  # torch writes b,
+            between()
+            x = launch(*arguments(x, other.mT))  # and the product before wrote a, or its memory was another's
+            between()
+            x = launch(*arguments(x, w.mT))
+            between()
+        return x
+
+    expected = chain(torch.cuda.synchronize)
+    assert expected.isfinite().all()
+    assert expected.any()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = chain(lambda: None)
+    for _ in range(20):
+        assert torch.equal(chain(lambda: None), expected)
+        graph.replay()
+        assert torch.equal(captured, expected)
+
+
 def test_a_split_sum_has_the_same_bits_each_time() -> None:
     args = arguments(normal(16, 8192, dtype=torch.bfloat16), normal(512, 8192, dtype=torch.bfloat16).mT)
     launch = launch_of(args, BLOCK_M=16, SPLIT_K=16)

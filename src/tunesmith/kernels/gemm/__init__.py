@@ -16,17 +16,18 @@ from tunesmith.core.model import Model, Tiles, Work
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.errors import BadInput, unknown
-from tunesmith.kernels.gemm.launch import ACTIVATIONS, KNOBS, SAME, SIZES, TMA_BYTES, GemmKernel
+from tunesmith.kernels.gemm.launch import GemmKernel
+from tunesmith.kernels.gemm.plan import ACTIVATIONS, KNOBS, SAME, SIZES, TMA_BYTES, WIDE_ROWS, is_hopper, is_swapped
 from tunesmith.tables import Packaged
 
 __all__ = ["ACTIVATIONS", "SAME", "arguments", "default", "gemm", "kernel", "make_inputs", "reference", "space", "work"]
 
-#: of the widest matrix instruction
-WIDE_ROWS = 64
 #: rows up to which a product is bound by reading b: tiles are low, long in K, and the sum may be split
 FEW_ROWS = 64
 #: Of known chips one with little shared memory: what fits there fits elsewhere.
 STAND_IN = "NVIDIA GeForce RTX 3070"
+#: of a thread beside its elements, where there are no matrix units
+VECTOR_REGISTERS = 24
 _SPLITS = (1, 2, 4, 8, 16, 32)
 _ITEM_BYTES = {"float32": 4}
 #: Seconds that a program takes to have its two descriptors made and seen by the copy engine: two trips to memory.
@@ -41,7 +42,11 @@ def work(problem: Problem, config: Config) -> Work:
     dtype = str(problem["a.dtype"])
     sizes = Problem({name: problem[name] for name in SIZES})
     split = cast(int, config["SPLIT_K"])
+    if config["BLOCK_M"] == 1:
+        return _vector_work(sizes, config, _ITEM_BYTES.get(dtype, 2))
     one = Tiles(split="SPLIT_K", batch="batch", dtype=dtype)(sizes, config)
+    if is_swapped(config):
+        one = replace(one, matrix_rows=cast(int, config["BLOCK_N"]))
     if config["PERSISTENT"]:
         return one  # a program's own descriptors serve all its tiles
     if config["TMA"]:
@@ -50,6 +55,23 @@ def work(problem: Problem, config: Config) -> Work:
         return one
     # each part goes through the L2 in float32, there and back
     return replace(one, end_bytes=8.0 * cast(int, config["BLOCK_M"]) * cast(int, config["BLOCK_N"]))
+
+
+def _vector_work(sizes: Problem, config: Config, item: int) -> Work:
+    """A launch for one row: an element of b is widened, multiplied and added. All of K counts as one step: there are
+    so many blocks on a unit that each one's waiting is hidden."""
+    n, k, batch = (sizes.dims[name] for name in ("N", "K", "batch"))
+    columns, depth, threads = *(cast(int, config[name]) for name in ("BLOCK_N", "BLOCK_K")), _threads(config)
+    return Work(
+        blocks=-(-n // columns) * batch, threads=threads, operations=3.0 * columns * -(-k // depth) * depth,
+        step_bytes=(columns + 1.0) * k * item, end_bytes=float(columns * item),
+        once_bytes=float(batch * (k + k * n + n) * item), reductions=1,
+        registers=VECTOR_REGISTERS + 2 * columns * depth // threads, dtype="float32",
+    )  # fmt: skip
+
+
+def _threads(config: Config) -> int:
+    return 32 * cast(int, config["num_warps"])
 
 
 def default(problem: Problem, device: Device) -> Config:
@@ -102,8 +124,9 @@ def space(problem: Problem, device: Device) -> Space:
     def _has_work(BLOCK_M: int, BLOCK_N: int, num_warps: int) -> bool:
         return 128 * num_warps <= BLOCK_M * BLOCK_N
 
-    def _multiplies_wide(BLOCK_M: int, num_warps: int) -> bool:
-        return num_warps >= 4 or BLOCK_M < WIDE_ROWS or item == 4 or not _is_hopper_or_later(device)
+    def _multiplies_wide(BLOCK_M: int, BLOCK_N: int, num_warps: int) -> bool:
+        wide = max(BLOCK_M, BLOCK_N) >= WIDE_ROWS  # either way round
+        return num_warps >= 4 or not wide or item == 4 or not is_hopper(device)
 
     def _fits_registers(BLOCK_M: int, BLOCK_N: int, num_warps: int) -> bool:
         return 32 * num_warps * (64 if item == 4 else 128) >= BLOCK_M * BLOCK_N
@@ -127,7 +150,7 @@ def space(problem: Problem, device: Device) -> Space:
         alone = 2 * (BLOCK_M + BLOCK_N) * BLOCK_K * item * num_stages > device.shared_bytes_per_unit
         return TMA and alone and SPLIT_K == 1 and tiles(BLOCK_M, BLOCK_N) > device.units
 
-    return (
+    tiled = (
         axes.where(_has_work, "warps without a tile of 16 x 8 of their own")
         .where(_multiplies_wide, "Hopper's widest matrix instruction takes four warps")
         .where(_fits_registers, "the sums of a tile would spill")
@@ -136,6 +159,20 @@ def space(problem: Problem, device: Device) -> Space:
         .where(_splits_well, "splitting pays where tiles are few and each part is long")
         .where(_persists, "a program for each unit: where there are more tiles, one fills a unit, and none is split")
     )
+    return tiled + _vectors(columns, depth) if rows == 1 and str(problem["b.strides"]).endswith("1x") else tiled
+
+
+def _vectors(columns: int, depth: int) -> Space:
+    """Without matrix units, for one row and a b whose columns lie in memory one after the other."""
+
+    def _suits_threads(BLOCK_N: int, BLOCK_K: int, num_warps: int) -> bool:
+        return 8 <= BLOCK_N * BLOCK_K // (32 * num_warps) <= 32
+
+    return Space(
+        BLOCK_M=[1], BLOCK_N=_around(columns, (1, 2, 4), most=3),
+        BLOCK_K=_around(depth, (256, 512, 1024, 2048), most=3),
+        GROUP_M=[1], SPLIT_K=[1], PERSISTENT=[False], TMA=[False], num_warps=[4], num_stages=[1],
+    ).where(_suits_threads, "a thread reads 16 bytes or more, and has registers for 32 sums")  # fmt: skip
 
 
 def describable(problem: Problem, device: Device) -> bool:
@@ -145,7 +182,7 @@ def describable(problem: Problem, device: Device) -> bool:
     With few rows a program lives for some microseconds, and to make its descriptors takes one. A call of the same
     Problem whose matrices are parts of others, and can't be described, reads them without.
     """
-    if not _is_hopper_or_later(device):
+    if not is_hopper(device):
         return False
     m, n, k, batch = (int(cast(int, problem[name])) for name in ("M", "N", "K", "batch"))
     item = _ITEM_BYTES.get(str(problem["a.dtype"]), 2)
@@ -154,11 +191,6 @@ def describable(problem: Problem, device: Device) -> bool:
     pitches = {"a.strides": {"x1": k, "1x": m}, "b.strides": {"x1": n, "1x": k}}
     found = [by_class.get(str(problem[name])) for name, by_class in pitches.items()]
     return all(pitch is not None and pitch * item % TMA_BYTES == 0 for pitch in found)
-
-
-def _is_hopper_or_later(device: Device) -> bool:
-    """Of NVIDIA's; three digits begin with Blackwell."""
-    return device.kind == "cuda" and device.arch.startswith(("sm_9", "sm_1"))
 
 
 def _tall(rows: int, item: int) -> list[int]:

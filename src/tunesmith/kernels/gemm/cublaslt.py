@@ -18,8 +18,9 @@ from tunesmith.core.space import Space
 from tunesmith.errors import BadInput, DeviceError, MissingEngine, TunesmithWarning
 from tunesmith.kernel import Built, Specialised
 from tunesmith.kernels.gemm.cublaslt_api import Library, Matrix, Product, Wanted
-from tunesmith.kernels.gemm.launch import MATRICES, SAME, GemmKernel, Outline
+from tunesmith.kernels.gemm.launch import MATRICES, GemmKernel, Outline
 from tunesmith.kernels.gemm.memory import fresh
+from tunesmith.kernels.gemm.plan import SAME
 from tunesmith.kernels.strides import Others
 
 #: Algorithms that are asked for: behind the first few come others that the library itself thinks slow.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -34,15 +35,25 @@ def _finish(total, bias, c, m, n, M, N, WIDE: tl.constexpr, ACTIVATION: tl.const
 def _sum(
     a, b, m, n, K, stride_am, stride_ak, stride_bk, stride_bn, first, last,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, SWAPPED: tl.constexpr,
 ):  # fmt: skip
-    """A tile of a · b over the steps [first, last) of K, in float32. m and n are rows and columns that are there."""
+    """A tile of a · b over the steps [first, last) of K, in float32. m and n are rows and columns that are there.
+
+    SWAPPED: as the transpose of bᵀ · aᵀ. The matrix units want a tall tile: where a has few rows, b has them.
+    """
     k, step = first * BLOCK_K + tl.arange(0, BLOCK_K), BLOCK_K
     if WIDE:  # offsets of 2^31 elements and more
         m, n, k, step = m.to(tl.int64), n.to(tl.int64), k.to(tl.int64), tl.full((), BLOCK_K, tl.int64)
-    x = a + m[:, None] * stride_am + k[None, :] * stride_ak
-    y = b + k[:, None] * stride_bk + n[None, :] * stride_bn
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    if SWAPPED:
+        x = b + n[:, None] * stride_bn + k[None, :] * stride_bk
+        y = a + k[:, None] * stride_ak + m[None, :] * stride_am
+        step_x, step_y = step * stride_bk, step * stride_ak
+        total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    else:
+        x = a + m[:, None] * stride_am + k[None, :] * stride_ak
+        y = b + k[:, None] * stride_bk + n[None, :] * stride_bn
+        step_x, step_y = step * stride_ak, step * stride_bk
+        total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for i in range(first, last):
         if EVEN_K:
             p, q = tl.load(x), tl.load(y)
@@ -51,8 +62,10 @@ def _sum(
             p = tl.load(x, mask=tl.arange(0, BLOCK_K)[None, :] < left, other=0.0)
             q = tl.load(y, mask=tl.arange(0, BLOCK_K)[:, None] < left, other=0.0)
         total = tl.dot(p, q, total, input_precision=PRECISION)
-        x += step * stride_ak
-        y += step * stride_bk
+        x += step_x
+        y += step_y
+    if SWAPPED:
+        total = total.T
     return total
 
 
@@ -99,12 +112,25 @@ def _place(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl
 
 
 @triton.jit
+def _begin(DEPENDENT: tl.constexpr):
+    """Wait for the kernel before, which the GPU may not have ended yet, and let the one behind be made ready already.
+
+    DEPENDENT: launched so (`launch_pdl`). Nothing may touch memory before: not even to read what seems constant, as
+    the kernel before may have written it.
+    """
+    if DEPENDENT:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+@triton.jit
 def gemm(
     a, b, bias, c, partial, arrived, M, N, K,
     stride_az, stride_am, stride_ak, stride_bz, stride_bk, stride_bn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, SPLIT_K: tl.constexpr,
     EVEN_K: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
-    DESCRIBED: tl.constexpr, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr,
+    DESCRIBED: tl.constexpr, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, SWAPPED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """c (Z, M, N) = activation(a (Z, M, K) · b (Z, K, N) + bias (N,)): a program for each tile and part of K.
 
@@ -114,6 +140,7 @@ def gemm(
     DESCRIBED: one product (Z = 1) whose a and b are read by the GPU's copy engine (TMA): each has a dimension of
     stride 1 (the first where it is TURNED), and all else in it is divisible by 16 bytes.
     """
+    _begin(DEPENDENT)
     program = tl.program_id(0)
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     tile, part, z = program % tiles, program // tiles % SPLIT_K, program // (tiles * SPLIT_K)
@@ -133,7 +160,7 @@ def gemm(
         total = _sum(
             a + z.to(tl.int64) * stride_az, b + z.to(tl.int64) * stride_bz, m % M, n % N, K, stride_am, stride_ak,
             stride_bk, stride_bn, part * each, tl.minimum(part * each + each, steps), BLOCK_M, BLOCK_N, BLOCK_K,
-            EVEN_K, WIDE, PRECISION,
+            EVEN_K, WIDE, PRECISION, SWAPPED,
         )  # fmt: skip
     if SPLIT_K == 1:
         _finish(total, bias, c, m, n, M, N, WIDE, ACTIVATION)
@@ -177,9 +204,43 @@ def gemm_persistent(
         else:
             total = _sum(
                 a + z * stride_az, b + z * stride_bz, m % M, n % N, K, stride_am, stride_ak, stride_bk, stride_bn,
-                0, steps, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, WIDE, PRECISION,
+                0, steps, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, WIDE, PRECISION, False,
             )  # fmt: skip
         _finish(total, bias, c + z * M * N, m, n, M, N, WIDE, ACTIVATION)
+
+
+@triton.jit
+def gemv(
+    a, b, bias, c, N, K, stride_az, stride_ak, stride_bz, stride_bk, stride_bn,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr, WIDE: tl.constexpr,
+    ACTIVATION: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    """The same of one row, c (Z, 1, N), without matrix units: a program for each BLOCK_N columns. b is read once, and
+    as fast as memory gives it; an element of the sum for each of its BLOCK_K places, which are added up at the end."""
+    _begin(DEPENDENT)
+    across = tl.cdiv(N, BLOCK_N)
+    column, z = tl.program_id(0) % across * BLOCK_N, (tl.program_id(0) // across).to(tl.int64)
+    n, k, step = column + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K), BLOCK_K
+    there = n % N
+    if WIDE:
+        there, k, step = there.to(tl.int64), k.to(tl.int64), tl.full((), BLOCK_K, tl.int64)
+    x = a + z * stride_az + k * stride_ak
+    y = b + z * stride_bz + there[:, None] * stride_bn + k[None, :] * stride_bk
+    total = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
+    for i in range(tl.cdiv(K, BLOCK_K)):
+        if EVEN_K:
+            p, q = tl.load(x), tl.load(y, eviction_policy="evict_first")
+        else:
+            inside = tl.arange(0, BLOCK_K) < K - i * BLOCK_K
+            p = tl.load(x, mask=inside, other=0.0)
+            q = tl.load(y, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
+        total += p.to(tl.float32)[None, :] * q.to(tl.float32)
+        x += step * stride_ak
+        y += step * stride_bk
+    total = tl.sum(total, 1)
+    if bias is not None:
+        total += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)
+    tl.store(c + z * N + n, _activated(total, ACTIVATION).to(c.dtype.element_ty), mask=n < N)
 
 
 @triton.jit

@@ -20,101 +20,11 @@ from tunesmith.errors import BadInput
 from tunesmith.kernel import Built, Specialised, Task
 from tunesmith.kernels.gemm.counters import counters
 from tunesmith.kernels.gemm.memory import fresh
+from tunesmith.kernels.gemm.plan import COMPUTED, KNOBS, NOT_THEIRS, PARAMETERS, Plan, output_dtype, plan
 from tunesmith.kernels.strides import Others
 
-SIZES = ("batch", "M", "N", "K")
-#: what a call is made of: see `kernels.gemm.arguments`
-PARAMETERS = ("a", "b", "bias", *SIZES, "activation", "out", "precision")
-KNOBS = frozenset({
-    "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SPLIT_K", "PERSISTENT", "TMA", "num_warps", "num_stages",
-})  # fmt: skip
-#: what is computed of a call and compiled in
-COMPUTED = frozenset({"EVEN_K", "WIDE", "PRECISION", "ACTIVATION", "DESCRIBED", "A_TURNED", "B_TURNED"})
-#: what addresses and strides of a matrix have to be divisible by where the copy engine reads it
-TMA_BYTES = 16
-ACTIVATIONS = ("relu", "gelu", "silu")
 #: the places of a and b
 MATRICES = (0, 1)
-#: an output of a's dtype
-SAME = "same"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a Config makes of a call.
-
-    Attributes:
-        program: which of device.py runs. grid: so many of it.
-        constants: what is compiled in, and the compiler's options.
-        shape: of the output.
-        partial: float32 elements of workspace, arrived: counters that are zero; 0 where the sum is whole.
-        scalars: what the program takes behind the arrays.
-    """
-
-    program: str
-    grid: tuple[int]
-    constants: Config
-    shape: tuple[int, ...]
-    partial: int
-    arrived: int
-    scalars: tuple[int, ...]
-
-
-def plan(config: Config, args: Sequence[Any], units: int) -> Plan:
-    """What a Config makes of a call's arguments (PARAMETERS) on a GPU of so many multiprocessors.
-
-    Raises:
-        BadInput: for a Config that says two things.
-    """
-    a, b, _, batch, m, n, k, activation, _, precision = args
-    knobs = cast("dict[str, int]", dict(config))
-    persistent = bool(knobs.pop("PERSISTENT"))
-    split = knobs.pop("SPLIT_K") if persistent else knobs["SPLIT_K"]
-    if persistent and split != 1:
-        raise BadInput(f"gemm: a persistent product does not split its sum: {config!r}")
-    strides = tuple(step for x in (a, b) for step in ((0, *x.stride()) if len(x.shape) == 2 else x.stride()))
-    turned = [_described(x) for x in (a, b)] if knobs.pop("TMA") else [None]
-    described = None not in turned
-    computed = {
-        "DESCRIBED": described,
-        "A_TURNED": described and bool(turned[0]),
-        "B_TURNED": described and bool(turned[-1]),
-        "EVEN_K": described or k % knobs["BLOCK_K"] == 0,
-        "WIDE": max(_extent(a), _extent(b), m * n) >= 2**31,
-        "PRECISION": "tf32" if precision == "tf32" else "ieee",
-        "ACTIVATION": activation or "none",
-    }
-    tiles = -(-m // knobs["BLOCK_M"]) * -(-n // knobs["BLOCK_N"]) * batch
-    programs = min(tiles, units) if persistent else tiles * split
-    return Plan(
-        "gemm_persistent" if persistent else "gemm", (programs,), Config({**knobs, **computed}),
-        (batch, m, n) if len(a.shape) == 3 or len(b.shape) == 3 else (m, n),
-        tiles * split * knobs["BLOCK_M"] * knobs["BLOCK_N"] if split > 1 else 0, tiles if split > 1 else 0,
-        (m, n, k, batch, programs, *strides) if persistent else (m, n, k, *strides),
-    )  # fmt: skip
-
-
-def _described(x: Any) -> bool | None:
-    """Whether the copy engine can read a matrix by its columns (True) or its rows (False); `None` if by neither."""
-    if len(x.shape) != 2 or x.data_ptr() % TMA_BYTES or not min(x.shape):
-        return None
-    row, column = x.stride()
-    step = row if column == 1 else column
-    if 1 not in (row, column) or step <= 0 or step * x.dtype.itemsize % TMA_BYTES:
-        return None
-    return column != 1
-
-
-def output_dtype(args: Sequence[Any]) -> Any:
-    """The output's dtype for a call's arguments."""
-    import torch
-
-    return args[0].dtype if args[-2] == SAME else getattr(torch, args[-2])
-
-
-def _extent(array: Any) -> int:
-    """From the first element to behind the last, in elements."""
-    return 1 + sum(step * (size - 1) for step, size in zip(array.stride(), array.shape, strict=True) if size > 0)
 
 
 @dataclass(frozen=True)
@@ -144,7 +54,7 @@ class GemmKernel:
         self._device: Device | None = None
 
     def fingerprint(self) -> str:
-        return "-".join(_program(name).fingerprint()[:16] for name in ("gemm", "gemm_persistent"))
+        return "-".join(_program(name).fingerprint()[:16] for name in COMPUTED)
 
     def environment(self) -> Mapping[str, str]:
         return _program("gemm").environment()
@@ -183,8 +93,7 @@ class GemmKernel:
         import torch
 
         a, b, bias, *_ = self._args
-        units = (self._device or device_of({"a": a})).units
-        wanted = plan(config, self._args, units)
+        wanted = plan(config, self._args, self._device or device_of({"a": a}))
         split = [_Fresh(torch.float32), _Fresh(torch.int32)] if wanted.arrived else [None, None]
         arrays = [a, b, bias, _Fresh(output_dtype(self._args)), *(split if wanted.program == "gemm" else [])]
         return _program(wanted.program).for_call((wanted.grid, *arrays, *wanted.scalars), self._device), wanted
@@ -217,8 +126,7 @@ def _program(name: str) -> Any:
     from tunesmith.backends.triton.kernel import TritonKernel
     from tunesmith.kernels.gemm import device
 
-    own = KNOBS - {"PERSISTENT", "TMA"} - ({"SPLIT_K"} if name == "gemm_persistent" else frozenset[str]())
-    return TritonKernel(getattr(device, name), own | COMPUTED)
+    return TritonKernel(getattr(device, name), KNOBS - NOT_THEIRS[name] | COMPUTED[name])
 
 
 # --- what arrays are to the compiler ---
@@ -274,7 +182,7 @@ def _launch(
 
     device, grid, shape, scalars = args[0].device, wanted.grid, wanted.shape, wanted.scalars
     output, workspace = fresh(shape, output_dtype(args), device), fresh((wanted.partial,), torch.float32, device)
-    if wanted.constants["DESCRIBED"]:
+    if wanted.constants.get("DESCRIBED"):
         run = _with_scratch(run, device)
 
     def whole(a: Any, b: Any, bias: Any, *given: Any) -> Any:
@@ -284,7 +192,7 @@ def _launch(
         run(grid, a, b, bias, c, None, None, *scalars)
         return c
 
-    def persistent(a: Any, b: Any, bias: Any, *given: Any) -> Any:
+    def alone(a: Any, b: Any, bias: Any, *given: Any) -> Any:
         if (a.stride(), b.stride()) != known:
             return others(a, b, bias, *given)
         c = output()
@@ -303,7 +211,7 @@ def _launch(
 
     if not math.prod(shape):
         return nothing
-    return persistent if wanted.program == "gemm_persistent" else split if wanted.arrived else whole
+    return alone if wanted.program != "gemm" else split if wanted.arrived else whole
 
 
 def _with_scratch(run: Callable[..., Any], device: Any) -> Callable[..., Any]:
