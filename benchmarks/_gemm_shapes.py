@@ -21,8 +21,18 @@ class Shape(NamedTuple):
 
 
 #: (N, K) of a linear layer's weights, from the models' published configurations: q, k and v are one product, and so are
-#: gate and up; "/4" is a quarter of a model that is spread over four GPUs.
+#: gate and up; "/4" is a quarter of a model that is spread over four GPUs. Models of 0.6 to 671 billion parameters.
 LAYERS = {
+    "Qwen3-0.6B qkv": (4096, 1024), "Qwen3-0.6B o": (1024, 2048), "Qwen3-0.6B gate_up": (6144, 1024),
+    "Qwen3-0.6B down": (1024, 3072),
+    "Llama-3.2-1B qkv": (3072, 2048), "Llama-3.2-1B o": (2048, 2048), "Llama-3.2-1B gate_up": (16384, 2048),
+    "Llama-3.2-1B down": (2048, 8192),
+    "Llama-3.2-3B qkv": (5120, 3072), "Llama-3.2-3B o": (3072, 3072), "Llama-3.2-3B gate_up": (16384, 3072),
+    "Llama-3.2-3B down": (3072, 8192),
+    "Qwen3-4B qkv": (6144, 2560), "Qwen3-4B o": (2560, 4096), "Qwen3-4B gate_up": (19456, 2560),
+    "Qwen3-4B down": (2560, 9728),
+    "Gemma-3-4B qkv": (4096, 2560), "Gemma-3-4B o": (2560, 2048), "Gemma-3-4B gate_up": (20480, 2560),
+    "Gemma-3-4B down": (2560, 10240),
     "Llama-3.1-8B qkv": (6144, 4096), "Llama-3.1-8B o": (4096, 4096), "Llama-3.1-8B gate_up": (28672, 4096),
     "Llama-3.1-8B down": (4096, 14336), "Llama-3.1-8B lm_head": (128256, 4096),
     "Llama-3.3-70B/4 qkv": (2560, 8192), "Llama-3.3-70B/4 o": (8192, 2048), "Llama-3.3-70B/4 gate_up": (14336, 8192),
@@ -35,6 +45,10 @@ LAYERS = {
     "Gemma-3-27B qkv": (8192, 5376), "Gemma-3-27B o": (5376, 4096), "Gemma-3-27B down": (5376, 21504),
     "Phi-4 qkv": (7680, 5120), "Phi-4 o": (5120, 5120), "Phi-4 down": (5120, 17920),
     "gpt-oss-20b qkv": (5120, 2880), "gpt-oss-20b o": (2880, 4096),
+    "Llama-3.3-70B/8 qkv": (1280, 8192), "Llama-3.3-70B/8 o": (8192, 1024), "Llama-3.3-70B/8 gate_up": (7168, 8192),
+    "Llama-3.3-70B/8 down": (8192, 3584),
+    "Qwen3-235B-A22B/8 qkv": (1280, 4096), "Qwen3-235B-A22B/8 o": (4096, 1024),
+    "DeepSeek-V3/8 q_b": (3072, 1536), "DeepSeek-V3/8 o": (7168, 2048),
     "DeepSeek-V3 q_a": (1536, 7168), "DeepSeek-V3 q_b": (24576, 1536), "DeepSeek-V3 o": (7168, 16384),
     "DeepSeek-V3 shared gate_up": (4096, 7168), "DeepSeek-V3 shared down": (7168, 2048),
 }  # fmt: skip
@@ -51,19 +65,23 @@ _ROWS = {name: (_DECODE if "lm_head" in name else (*_DECODE, *_PREFILL)) for nam
 
 
 def shapes(count: int) -> list[Shape]:
-    """The published ones, then two layers' decode for one layer's prefill, each with the next number of rows."""
-    found, names, i = list(PUBLISHED), list(LAYERS), 0
-    while len(found) < count:
-        name, turn = names[i % len(names)], i // len(names)
+    """The published ones, then layer after layer: two decode, one prefills, each number of rows as often as another."""
+    found, names, decoded, prefilled = list(PUBLISHED), list(LAYERS), 0, 0
+    for i in range(10 * count):
+        if len(found) == count:
+            break
+        name = names[i % len(names)]
         few, many = [m for m in _ROWS[name] if m <= 64], [m for m in _ROWS[name] if m > 64]
-        m = many[(i // 3 + turn) % len(many)] if many and i % 3 == 2 else few[(i + turn) % len(few)]
+        if many and i % 3 == 2:
+            m, prefilled = many[prefilled % len(many)], prefilled + 1
+        else:
+            m, decoded = few[decoded % len(few)], decoded + 1
         found += [shape for shape in [Shape(m, *LAYERS[name], name)] if shape not in found]
-        i += 1
     return found
 
 
 #: those that are tuned for the tables
-ALL = shapes(66)
+ALL = shapes(72)
 
 
 def csv(precision: str) -> str:
