@@ -291,9 +291,13 @@ def test_few_rows_are_multiplied_the_other_way_round_and_launched_before_the_ker
         code = made.asm["ptx"].partition(".visible .entry")[2]
         reads = [code.index(word) for word in ("cp.async.cg", "ld.global") if word in code]
         assert code.index("griddepcontrol.wait") < min(reads), "memory that may still be written to"
+        assert code.index("prefetch.global.L2") < code.index("griddepcontrol.wait")
+        assert code.index("griddepcontrol.launch_dependents") > max(
+            code.rindex(word) for word in ("mma_async", "fma.rn") if word in code
+        )
         assert made.metadata.launch_pdl
         assert ("wgmma.mma_async" in code) == (m > 1)
-    many = compiled(64, BLOCK_M=64)
+    many = compiled(65, BLOCK_M=64)
     assert "griddepcontrol" not in many.asm["ptx"]
     assert not many.metadata.launch_pdl
     elsewhere = compiled(7, known_device("NVIDIA A100-SXM4-80GB")).constants

@@ -7,6 +7,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+#: what the L2 fetches at once, and how much of each column is asked for before the kernel before has ended
+LINE_BYTES, LINES_AHEAD = tl.constexpr(128), tl.constexpr(4)
+
 
 @triton.jit
 def _activated(x, ACTIVATION: tl.constexpr):
@@ -112,14 +115,29 @@ def _place(tile, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl
 
 
 @triton.jit
-def _begin(DEPENDENT: tl.constexpr):
-    """Wait for the kernel before, which the GPU may not have ended yet, and let the one behind be made ready already.
+def _wait(b, n, k, K, stride_bk, stride_bn, DEPENDENT: tl.constexpr):
+    """Wait until the kernel before has ended, whose memory is then seen, where this one was launched earlier than that.
 
-    DEPENDENT: launched so (`launch_pdl`). Nothing may touch memory before: not even to read what seems constant, as
-    the kernel before may have written it.
+    Until then nothing may be read, not even what seems constant: that kernel may be writing it. But what a program's
+    columns n of b begin with, from k on, is brought into the L2, which sees what is written.
+
+    DEPENDENT: launched so (`launch_pdl`).
     """
     if DEPENDENT:
+        if stride_bk == 1:
+            line: tl.constexpr = 8 * LINE_BYTES // b.dtype.element_ty.primitive_bitwidth
+            ahead = tl.minimum(k + tl.arange(0, LINES_AHEAD) * line, K - 1)
+            at = (b + n.to(tl.int64)[:, None] * stride_bn + ahead[None, :]).to(tl.int64)
+            tl.inline_asm_elementwise(
+                "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at], dtype=tl.int32, is_pure=False, pack=1
+            )
         gdc_wait()
+
+
+@triton.jit
+def _let_begin(DEPENDENT: tl.constexpr):
+    """Let the kernel behind this one be launched, as soon as every program is here: all that is left is to write."""
+    if DEPENDENT:
         gdc_launch_dependents()
 
 
@@ -140,7 +158,6 @@ def gemm(
     DESCRIBED: one product (Z = 1) whose a and b are read by the GPU's copy engine (TMA): each has a dimension of
     stride 1 (the first where it is TURNED), and all else in it is divisible by 16 bytes.
     """
-    _begin(DEPENDENT)
     program = tl.program_id(0)
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     tile, part, z = program % tiles, program // tiles % SPLIT_K, program // (tiles * SPLIT_K)
@@ -148,6 +165,7 @@ def gemm(
     m, n = row * BLOCK_M + tl.arange(0, BLOCK_M), column * BLOCK_N + tl.arange(0, BLOCK_N)
     steps = tl.cdiv(K, BLOCK_K)
     each = tl.cdiv(steps, SPLIT_K)
+    _wait(b + z.to(tl.int64) * stride_bz, n % N, part * each * BLOCK_K, K, stride_bk, stride_bn, DEPENDENT)
     c += z.to(tl.int64) * M * N
     if DESCRIBED:
         total = _sum_described(
@@ -162,6 +180,7 @@ def gemm(
             stride_bk, stride_bn, part * each, tl.minimum(part * each + each, steps), BLOCK_M, BLOCK_N, BLOCK_K,
             EVEN_K, WIDE, PRECISION, SWAPPED,
         )  # fmt: skip
+    _let_begin(DEPENDENT)
     if SPLIT_K == 1:
         _finish(total, bias, c, m, n, M, N, WIDE, ACTIVATION)
     else:
@@ -217,13 +236,13 @@ def gemv(
 ):  # fmt: skip
     """The same of one row, c (Z, 1, N), without matrix units: a program for each BLOCK_N columns. b is read once, and
     as fast as memory gives it; an element of the sum for each of its BLOCK_K places, which are added up at the end."""
-    _begin(DEPENDENT)
     across = tl.cdiv(N, BLOCK_N)
     column, z = tl.program_id(0) % across * BLOCK_N, (tl.program_id(0) // across).to(tl.int64)
     n, k, step = column + tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_K), BLOCK_K
     there = n % N
     if WIDE:
         there, k, step = there.to(tl.int64), k.to(tl.int64), tl.full((), BLOCK_K, tl.int64)
+    _wait(b + z * stride_bz, there, 0, K, stride_bk, stride_bn, DEPENDENT)
     x = a + z * stride_az + k * stride_ak
     y = b + z * stride_bz + there[:, None] * stride_bn + k[None, :] * stride_bk
     total = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
@@ -237,6 +256,7 @@ def gemv(
         total += p.to(tl.float32)[None, :] * q.to(tl.float32)
         x += step * stride_ak
         y += step * stride_bk
+    _let_begin(DEPENDENT)
     total = tl.sum(total, 1)
     if bias is not None:
         total += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)

