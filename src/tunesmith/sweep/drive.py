@@ -145,6 +145,7 @@ class Sweep:
             self._serve_until_done(number, name)
             ended_well = True
         finally:
+            self._queue.leave(number)
             if not ended_well:  # a bug of ours, which who waits raises: nobody goes on beside it
                 self.stop()
 
