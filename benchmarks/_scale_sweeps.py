@@ -112,8 +112,9 @@ def part(made: Sequence[str], environ: Mapping[str, str], limit_s: float) -> dic
         sweep.send_signal(signal.SIGINT)
         try:
             out = sweep.communicate(timeout=STOP_S)[0]
-        finally:
+        except subprocess.TimeoutExpired:
             sweep.kill()
+            raise RuntimeError(f"{' '.join(made)} did not stop within {STOP_S:g} s") from None
     except BaseException:
         sweep.kill()
         raise
@@ -159,16 +160,20 @@ def taken(plan: Plan, count: int, n: int, folder: Path, binaries: Path, cases: C
     environ = {**environment(folder, binaries), _scale_taken.FOLDER: str(notes)}
     sweep = subprocess.Popen(made, env=environ, stdout=subprocess.PIPE, text=True)
     try:
-        while finished(folder) < n and sweep.poll() is None:
+        while sweep.poll() is None and (finished(folder) < n or not mine.exists()):
             time.sleep(0.1)
         _scale_taken.gone(mine).touch()
         before = finished(folder)
         if sweep.poll() is None:
             os.kill(int(mine.read_text()), signal.SIGKILL)
         out = sweep.communicate(timeout=max(60.0, cases.left_s))[0]
+    except subprocess.TimeoutExpired:
+        raise RuntimeError("the sweep that lost a device did not end in time") from None
     finally:
         sweep.kill()
-    answer = json.loads(out)
+    answer: dict[str, Any] = json.loads(out) if out.startswith("{") else {"given_up": []}
+    if not answer["given_up"]:
+        raise RuntimeError("no device was taken away: the sweep had failed, or was over; what it said is above")
     fates = [result["fate"] for result in answer["results"]]
     return {
         "job": "taken", "gpus": n, "problems": len(fates) - fates.count("failed"), "before": before,

@@ -35,4 +35,5 @@ if FOLDER in os.environ:  # in a worker, which is held to its device by now, or 
     _mine = Path(os.environ[FOLDER]) / name(os.environ.get(VISIBLE, ""), tuple(os.sched_getaffinity(0)))
     if gone(_mine).exists():
         os.kill(os.getpid(), signal.SIGKILL)
-    _mine.write_text(str(os.getpid()))
+    _mine.with_suffix(".new").write_text(str(os.getpid()))
+    _mine.with_suffix(".new").replace(_mine)  # whoever finds it finds all of it

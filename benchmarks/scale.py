@@ -42,6 +42,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -73,6 +74,8 @@ def ranked(plan: Plan, n: int, folder: Path, kind: str, cases: Cases) -> dict[st
     """A job with a rank for each device, `cold` or `warm`."""
     if cases.left_s < 2 * plan.least_s:
         raise Unfinished("there is no time for it")
+    if kind == "warm" and not row_file(folder.parent, f"{folder.name}-cold").exists():
+        raise Unfinished("the cold job is not done")
     if kind == "cold":
         shutil.rmtree(folder, ignore_errors=True)
     rows = plan.rows[:2] if plan.cpu else RANKED
@@ -93,7 +96,12 @@ def ranked(plan: Plan, n: int, folder: Path, kind: str, cases: Cases) -> dict[st
         for rank in range(n)
     ]  # fmt: skip
     try:
-        said = [answer_of(rank, "rank", max(60.0, cases.left_s)) for rank in ranks]
+        end = time.monotonic() + max(60.0, cases.left_s)
+        while any(rank.poll() is None for rank in ranks) and not any(rank.poll() for rank in ranks):
+            if time.monotonic() > end:
+                raise RuntimeError("the ranks did not end in time")
+            time.sleep(0.1)
+        said = [answer_of(rank, "rank") for rank in sorted(ranks, key=lambda rank: rank.poll() is None)]
     finally:
         for rank in ranks:
             rank.kill()
@@ -125,8 +133,8 @@ def fresh(job: str, given: Mapping[str, Any], environ: Mapping[str, str]) -> Any
     return answer_of(subprocess.Popen(asked(job, given), env=environ, stdout=subprocess.PIPE, text=True), job)
 
 
-def answer_of(process: subprocess.Popen[str], job: str, limit_s: float | None = None) -> Any:
-    out = process.communicate(timeout=limit_s)[0]
+def answer_of(process: subprocess.Popen[str], job: str) -> Any:
+    out = process.communicate()[0]
     if process.returncode:
         raise RuntimeError(f"{job} ended with exit code {process.returncode}; what it said is above")
     return json.loads(out.splitlines()[-1])
