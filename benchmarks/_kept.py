@@ -22,6 +22,10 @@ from tunesmith.errors import TunesmithError
 LIMIT_S = 540.0
 
 
+class Unfinished(Exception):
+    """A case that has no time left, and has kept what it has: the next run goes on with it."""
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     """The options that say where rows are kept, and for how long cases are begun."""
     parser.add_argument(
@@ -66,16 +70,24 @@ class Cases:
     failed: list[str] = field(default_factory=list[str])
     _begun: float = field(default_factory=perf_counter)
 
+    @property
+    def left_s(self) -> float:
+        """Seconds until no case is begun."""
+        return self.limit_s - (perf_counter() - self._begun)
+
     def rows(self, cases: Mapping[str, Callable[[], Any]]) -> Iterator[dict[str, Any]]:
         """The row of each case, by name: measured now, or by an earlier run."""
         none = True
         for name, make in cases.items():
             path = self.folder / "rows" / f"{name}.json"
-            if not path.exists() and perf_counter() - self._begun > self.limit_s:
+            if not path.exists() and self.left_s < 0:
                 self.left.append(name)
                 continue
             try:
                 row = once(path, make)
+            except Unfinished as error:
+                print(f"{name}: {error}", flush=True)
+                self.left.append(name)
             except (TunesmithError, RuntimeError, ValueError, AssertionError, *_compilers_errors()):  # others may work
                 print(f"{name} failed:", flush=True)
                 traceback.print_exc(file=sys.stdout)

@@ -15,6 +15,7 @@ from tunesmith.kernels import softmax as rows
 
 softmax = rows.kernel.fix(PREFETCH=0, march="native", ROWS=16)
 matmul = product.kernel.fix(VEC=8, PACK_A=0, PACK_B=1, KC=128)
+small = matmul.fix(NR=16)  # 4 configurations
 conv2d = conv.kernel.fix(VEC=8, PB=4, FLAT=0)
 
 #: the size at which `poisoned` kills whoever makes its inputs

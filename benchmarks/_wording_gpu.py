@@ -195,6 +195,31 @@ def _cute_norms(result: Result) -> Table:
     ]  # fmt: skip
 
 
+def _scale(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f"A sweep of {summary['problems']} matrix products on up to {summary['gpus']} GPUs of one host does, for each "
+        f"GPU, at least {percent(summary['efficiency'])} of the problems per second that one GPU alone does; "
+        f"{percent(summary['efficiency_begun'])} when the workers' start is left out.",
+        f"Of {summary['compared']} choices compared with those of the first sweep, {summary['disagreements']} differ "
+        f"by more than 1 %. {summary['left_undone']} problems were left undone, one GPU taken away in the middle "
+        f"included, and the ranks of a job disagreed on {summary['rank_disagreements']}.",
+    ]
+
+
+def _scaled(result: Result) -> Table:
+    head = ["workers", "GPUs", "time", "problems per second", "measuring", "waiting for compilers", "compilations"]
+    return [
+        head,
+        *(
+            [row["executor"], str(row["gpus"]), f"{row['wall_s']:.0f} s", f"{row['per_s']:.2f}",
+             percent(row["shares"]["measure_s"]), percent(row["shares"]["compile_s"]), str(row["compilations"])]
+            for row in result["rows"]
+            if row["job"] == "sweep"
+        ),
+    ]  # fmt: skip
+
+
 #: benchmark → how it is told
 WORDING = {
     "triton_dispatch": Wording("What a warm launch costs the host", _triton_dispatch, _launches),
@@ -202,6 +227,7 @@ WORDING = {
     "tune": Wording("How good the choice is", _tune, _tuned),
     "one_config": Wording("Why one configuration is not enough", _one_config, _one_configs),
     "model": Wording("What the model knows before anything runs", _model),
+    "scale": Wording("A sweep on several GPUs of one host", _scale, _scaled),
     "serve": Wording("All sizes from one table", _serve),
     "cuda": Wording("Kernels in CUDA C++", _cuda, _cuda_kernels),
     "cute": Wording("Kernels in CuTe DSL", _cute, _cute_norms),

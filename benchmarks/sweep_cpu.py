@@ -31,11 +31,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from _results import FOLDER, version, write
+from _same_choices import choices, differing, ratio
 
 HERE = Path(__file__).parent
 KERNELS = HERE / "_sweep_kernels.py"
@@ -55,7 +55,7 @@ problems:
     K: [8, 16]
     R,S: [[1, 1], [3, 3]]
 """
-COUNT, KILLS, SEED, ROUNDS = 200, 10, 0, 60
+COUNT, KILLS, SEED = 200, 10, 0
 DEVICES = "cpu:0,cpu:1"
 #: a search picks among those within 1 % of the fastest
 LIMITS = {"same_or_tied": 1.01, "within_3_percent": 1.03}
@@ -80,43 +80,19 @@ def swept(file: Path, store: Path, *more: str) -> dict[str, Any]:
 # --- the same choices ---------------------------------------------------------------------------------
 
 
-def choices(store: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """By kernel and problem, what a store has chosen."""
-    with sqlite3.connect(store / "store.sqlite") as connection:
-        found = connection.execute("SELECT k.data, c.data FROM keys k JOIN choices c ON c.key = k.id").fetchall()
-    rows = [(json.loads(key), json.loads(choice)) for key, choice in found]
-    return {(key["kernel"], key["problem"]): choice for key, choice in rows}
-
-
-def agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return one["config"] in [other["config"], *other["ties"]] or other["config"] in one["ties"]
-
-
-def ratio(kernel: str, problem: str, configs: Sequence[Mapping[str, Any]]) -> float:
-    """Of two Configs timed side by side, the slower one's time over the other's."""
+def kernel(name: str) -> Any:
     import _sweep_kernels
 
-    from tunesmith import Config, Measured, Problem
-    from tunesmith.core.stats import paired_ratio
-
-    tuned = getattr(_sweep_kernels, kernel.partition("[")[0])
-    made = tuned.inputs(tuned.typed(Problem.parse(problem)))
-    recorded = tuned.record(**made, rounds=ROUNDS, only=[Config(config) for config in configs], isolate=False)
-    samples = [
-        {s.round: s.seconds for s in trial.outcome.samples}
-        for trial in recorded.trials if isinstance(trial.outcome, Measured)
-    ]  # fmt: skip
-    shared = sorted(samples[0].keys() & samples[1].keys())
-    found = paired_ratio([samples[0][r] for r in shared], [samples[1][r] for r in shared])[0]
-    return max(found, 1 / found)
+    return getattr(_sweep_kernels, name.partition("[")[0])
 
 
 def compared(ours: Path, theirs: Path) -> dict[str, Any]:
     one, other = choices(ours), choices(theirs)
-    differ = [name for name in one if not agree(one[name], other[name])]
+    differ = differing(one, other)
     os.sched_setaffinity(0, {0})
     ratios = {
-        f"{name[0]}({name[1]})": ratio(*name, [one[name]["config"], other[name]["config"]]) for name in differ
+        f"{name[0]}({name[1]})": ratio(kernel(name[0]), name[1], [one[name]["config"], other[name]["config"]])
+        for name in differ
     }  # fmt: skip
     os.sched_setaffinity(0, range(os.cpu_count() or 1))
     return {

@@ -46,6 +46,8 @@ class Evaluation:
         trials: of this search, by Config.
         incumbent: what is in use today: it is timed to the end of each race it is in.
         first_error: what the first failure raised: the cause of the error when nothing works.
+        compile_s, measure_s, store_s, waited_s: spent waiting for what is compiled, with the device's lock held, on
+            writing to the store, and waiting for the device's lock.
         cut_short: whether the latest race was stopped before its end.
         stopped: what ended before the strategy did, `BUDGET` or `LAUNCHES`; empty for none.
         kept_s, kept_launches: of those that may be spent, so many are not for now, once there was a race.
@@ -61,6 +63,8 @@ class Evaluation:
     trials: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
     compile_s: float = 0.0
     measure_s: float = 0.0
+    store_s: float = 0.0
+    waited_s: float = 0.0
     first_error: BaseException | None = None
     cut_short: bool = False
     stopped: str = ""
@@ -78,7 +82,6 @@ class Evaluation:
     _checked: set[Config] = field(default_factory=set[Config])
     _turns: Turns = field(default_factory=Turns)
     _next_round: int = 0
-    _waited_s: float = 0.0
     _launches: int = 0  # of races that are over
     _racing: Race | None = None
     _told: set[Config] = field(default_factory=set[Config])  # of whose fate in the race under way was told
@@ -345,19 +348,19 @@ class Evaluation:
         minutes, in which another search can measure.
         """
         asked = perf_counter()
-        wait_s = max(0.0, self.effort.wait_s - self._waited_s)
+        wait_s = max(0.0, self.effort.wait_s - self.waited_s)
         with self.store.device_lock(self.subject.device.places, wait_s) as alone:
-            start = perf_counter()
+            start, stored_s = perf_counter(), self.store_s
             if not alone:
                 name = self.subject.device.name
                 raise Busy(f"{name} has been measured on by another search for more than one may wait")
-            self._waited_s += start - asked
+            self.waited_s += start - asked
             if self.deadline is not None:
                 self.deadline += start - asked
             try:
                 yield
             finally:
-                self.measure_s += perf_counter() - start
+                self.measure_s += perf_counter() - start - (self.store_s - stored_s)
 
     # --- what became of them ---------------------------------------------------------------------
 
@@ -405,9 +408,19 @@ class Evaluation:
         if isinstance(outcome, Failed):
             self._tell([config], "")
 
+    @contextmanager
+    def storing(self) -> Generator[None]:
+        """Within this scope the store writes; how long that takes is noted."""
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self.store_s += perf_counter() - start
+
     def _commit(self) -> None:
         """Store the Trials that are new or have changed since the last time."""
         new = [trial for config, trial in self.trials.items() if self._stored.get(config) is not trial]
-        self.store.add_trials(self.subject.key, new, replace=True)
+        with self.storing():
+            self.store.add_trials(self.subject.key, new, replace=True)
         self._stored.update((trial.config, trial) for trial in new)
         self._stored_at = perf_counter()

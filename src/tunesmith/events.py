@@ -114,6 +114,7 @@ class Summary:
         cut: Configs left out by constraints, by reason (none are counted in a Space too large to enumerate).
         why_untried: what ended the search before every Config had been looked at.
         known: how many Trials came from the store.
+        compile_s, measure_s, store_s, wait_s: as of `Evaluation`.
     """
 
     key: Key
@@ -126,6 +127,8 @@ class Summary:
     why_untried: str
     compile_s: float
     measure_s: float
+    store_s: float = 0.0
+    wait_s: float = 0.0
 
     @property
     def failures(self) -> Iterator[tuple[Config, Failed]]:

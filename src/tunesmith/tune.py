@@ -227,7 +227,8 @@ def _conclude(
     trials = tuple(done.get(config, Trial(config, Untried(why))) for config in legal)
     verdict = state.effort.verdict(trials, state.incumbent)
     summary = Summary(
-        subject.key, None, verdict, trials, cut, subject.space.cardinality, known, why, state.compile_s, state.measure_s
+        subject.key, None, verdict, trials, cut, subject.space.cardinality, known, why,
+        state.compile_s, state.measure_s, state.store_s, state.waited_s,
     )  # fmt: skip
     if verdict is not None:
         stored = state.store.choice(subject.key)
@@ -236,8 +237,9 @@ def _conclude(
             summary = replace(summary, choice=replace(stored.choice, source="store"))
         else:
             choice = _choice(summary, verdict, state)
-            summary = replace(summary, choice=choice)
-            state.store.put_choice(subject.key, choice, dict(subject.key.soft))
+            with state.storing():
+                state.store.put_choice(subject.key, choice, dict(subject.key.soft))
+            summary = replace(summary, choice=choice, store_s=state.store_s)
     say(summary)
     if verdict is None:
         state.store.forget_failures(subject.key)

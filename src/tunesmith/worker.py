@@ -26,7 +26,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernel import Built, Clock, Executable, Run
 from tunesmith.measure.bench import LocalBench
-from tunesmith.measure.canary import device_answers, synchronize, use_gpu
+from tunesmith.measure.canary import device_trouble, synchronize, use_gpu
 from tunesmith.measure.failure import attempt
 from tunesmith.measure.fenced import Fence
 from tunesmith.measure.packing import unpacked
@@ -213,7 +213,7 @@ def _told(work: _Work, failure: Failed | None) -> Any:
     if failure is None:
         return None
     gc.collect()  # what the exception's frames held, memory of the device among it
-    if work.subject.device.kind == "cpu" or device_answers():
+    if work.subject.device.kind == "cpu" or not device_trouble():
         return failure
     return {"poisoned": asdict(failure)}
 

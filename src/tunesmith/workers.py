@@ -15,13 +15,15 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from tunesmith import children
 from tunesmith.children import Stopped
+from tunesmith.claims import LOOK_S, Elsewhere, release
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed
 from tunesmith.errors import CompileFailed, OutOfResources, TunesmithError
@@ -147,8 +149,9 @@ def compile_all(
 
     Jobs start in the order given. They are taken in the caller's thread and only as they are needed: at most twice
     as many as there are workers wait or lie finished, so that no worker idles while the caller looks at a result.
-    Jobs of the same output are compiled once, by whichever process comes first. Closing the generator, or an
-    exception in it, kills the children and leaves no temporary file.
+    Jobs of the same output are compiled once, by whichever process of the host comes first: what another one is at
+    comes back when that is done. Closing the generator, or an exception in it, kills the children and leaves no
+    temporary file.
 
     Args:
         jobs: most promising first; a Failed, for a Config of which no job could be made, comes back as it is.
@@ -159,20 +162,24 @@ def compile_all(
     turns = turns or Turns()
     halt, finished = threading.Event(), SimpleQueue[tuple[Path, "Future[Built | Failed]"]]()
     source, waiting, done = iter(jobs), dict[Path, list[Config]](), dict[Path, "Built | Failed"]()
+    elsewhere = Elsewhere()
     pool = ThreadPoolExecutor(n_workers, thread_name_prefix="tunesmith-compile")
 
     def stopped() -> bool:
         return stop is not None and stop.is_set()
 
-    def start(config: Config, job: Job) -> None:
-        waiting[job.output] = [config]
+    def start(job: Job) -> None:
         future = pool.submit(_compile, job, _Either(halt, stop), turns)
-        future.add_done_callback(lambda future, output=job.output: finished.put((output, future)))
+        future.add_done_callback(partial(ended, job.output))
+
+    def ended(output: Path, future: Future[Built | Failed]) -> None:
+        release(output)
+        finished.put((output, future))
 
     try:
         exhausted = False
         while waiting or not exhausted:
-            while not exhausted and not stopped() and len(waiting) < 2 * n_workers:
+            while not exhausted and not stopped() and len(waiting) - len(elsewhere) < 2 * n_workers:
                 taken = next(source, None)
                 if taken is None:
                     exhausted = True
@@ -185,11 +192,20 @@ def compile_all(
                 elif job.output in done:
                     yield config, _again(done[job.output])
                 else:
-                    start(config, job)
+                    waiting[job.output] = [config]
+                    if not elsewhere.takes(job):
+                        start(job)
             if stopped():
                 exhausted = True
+                for output in elsewhere.drop():
+                    del waiting[output]
             if waiting:
-                output, future = finished.get()
+                try:
+                    output, future = finished.get(timeout=LOOK_S if elsewhere else None)
+                except Empty:
+                    for job in elsewhere.ended():
+                        start(job)
+                    continue
                 configs = waiting.pop(output)
                 if isinstance(future.exception(), Stopped):
                     continue

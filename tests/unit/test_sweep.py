@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests import swept
 
+from tunesmith.backends.cpu import cpu
 from tunesmith.cli import sweep_file
 from tunesmith.cli.sweep_file import Limits, read, targets_in
 from tunesmith.core.config import Config
@@ -26,14 +30,16 @@ from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.store import Store, locks
 from tunesmith.store.exchange import entry_text
+from tunesmith.sweep import work
 from tunesmith.sweep.cluster import RayWorker
 from tunesmith.sweep.devices import Place, places, usable_cores, usual_places
 from tunesmith.sweep.done import Done
-from tunesmith.sweep.drive import Sweep
+from tunesmith.sweep.drive import Outcome, Sweep
 from tunesmith.sweep.order import runs
 from tunesmith.sweep.queue import TRIES, Queue
-from tunesmith.sweep.task import Result, Task
-from tunesmith.sweep.workers import Lost, Orders
+from tunesmith.sweep.task import GONE, Result, Task
+from tunesmith.sweep.use import PARTS, mean_shares
+from tunesmith.sweep.workers import Lost, Orders, Refused
 
 OURS = "cuda:NVIDIA H200:sm_90:132"
 OTHER = "cpu:x:avx2:1"
@@ -316,6 +322,47 @@ def test_a_task_of_a_lost_worker_comes_back_and_is_left_when_it_is_once_too_many
     assert queue.unfinished() == []
 
 
+def test_what_a_device_died_of_goes_to_another_one_as_long_as_there_is_one() -> None:
+    """One GPU of several kills all that it is given: no task is given up for that, and none waits for ever."""
+    queue = Queue([task(n) for n in (1, 2, 3)])
+    queue.join(OURS, "cuda", {})
+    assert queue.take(1, OURS) == task(3)  # a healthy one, which is at it for long
+    died: list[Task | None] = []
+    for _ in range(2):
+        died.append(queue.take(0, OURS))
+        assert queue.lost(0, OURS) is None
+    assert died == [task(1), task(2)]
+    waiting: list[Task | None] = []
+    sick = threading.Thread(target=lambda: waiting.append(queue.take(0, OURS)))
+    sick.start()
+    for expected in died:
+        queue.done(1, OURS, Result("tuned", OURS))
+        assert queue.take(1, OURS) == expected
+    assert waiting == []
+    assert queue.lost(1, OURS) is None  # now each has died of it
+    sick.join(10)
+    assert waiting == [task(2)]
+    queue.done(0, OURS, Result("tuned", OURS))
+    assert queue.take(1, OURS) is None
+    assert queue.unfinished() == []
+
+
+def test_what_a_device_died_of_comes_back_to_it_when_the_others_are_given_up() -> None:
+    queue = Queue([task(1), task(2)])
+    queue.join(OURS, "cuda", {})
+    assert (queue.take(0, OURS), queue.take(1, OURS)) == (task(2), task(1))
+    assert queue.lost(0, OURS) is None
+    taken: list[Task | None] = []
+    first = threading.Thread(target=lambda: taken.append(queue.take(0, OURS)))
+    first.start()
+    assert queue.lost(1, OURS) is None
+    first.join(10)
+    assert taken == [task(1)]  # each takes what the other died of
+    queue.done(0, OURS, Result("tuned", OURS))
+    queue.leave(1)
+    assert queue.take(0, OURS) == task(2)
+
+
 def test_a_kernel_for_another_kind_of_device_is_left_and_said_so() -> None:
     queue = Queue([task(1), task(2), Task("t", "other", "n=1")])
     queue.join(OURS, "cuda", {})
@@ -421,3 +468,89 @@ def test_what_a_worker_had_in_hand_when_it_was_stopped_goes_to_the_drivers_store
     sweep = Sweep([task(1)], {"cpu:0": Worker}, mine, Done(tmp_path, [task(1)]), watcher, {})
     assert sweep.run().results == ()
     assert [trial.config for trial in mine.trials(key)] == [Config(a=1)]
+
+
+# --- a device that is gone ----------------------------------------------------------------------------
+
+
+class Anyone:
+    """A Watcher that keeps what was in trouble."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def trouble(self, name: str, what: str) -> None:
+        self.said.append(f"{name}: {what}")
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: None
+
+
+class Gpu:
+    """A worker on one of eight GPUs; those that are `gone` stop answering at their second problem."""
+
+    def __init__(self, name: str, gone: set[str], served: dict[str, int]) -> None:
+        self.name, self.gone, self.served = name, gone, served
+
+    def begin(self) -> Mapping[str, Any]:
+        if self.name in self.gone and self.served.get(self.name):
+            raise Refused("the GPU does not answer: CUDA error: unknown")
+        return {"identity": OURS, "kind": "cuda"}
+
+    def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
+        return []
+
+    def tune(self, task: Task, heard: Any) -> Mapping[str, Any]:
+        self.served[self.name] = self.served.get(self.name, 0) + 1
+        if self.name in self.gone and self.served[self.name] == 2:
+            return {GONE: "the GPU does not answer any more"}
+        time.sleep(0.01)
+        return {"fate": "tuned", "device": OURS, "measure_s": 0.006, "compile_s": 0.002}
+
+    def interrupt(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+def swept_on(count: int, gone: set[str], tasks: Sequence[Task], folder: Path) -> tuple[Outcome, list[str]]:
+    watcher, served = Anyone(), dict[str, int]()
+    workers = {f"gpu:{n}": partial(Gpu, f"gpu:{n}", gone, served) for n in range(count)}
+    return Sweep(tasks, workers, Store.open(folder), Done(folder, tasks), watcher, {}).run(), watcher.said
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_a_gpu_that_stops_answering_is_given_up_and_the_others_do_all(tmp_path: Path, count: int) -> None:
+    tasks = [task(n, m) for m in range(4) for n in range(1, 17)]
+    outcome, said = swept_on(count, {"gpu:1"}, tasks, tmp_path)
+    assert {task for task, result in outcome.results if result.fate == "tuned"} == set(tasks)
+    assert (outcome.left, [name for name, _ in outcome.given_up], outcome.good) == ((), ["gpu:1"], False)
+    assert any("gpu:1" in one and "the worker is lost: the GPU does not answer any more" in one for one in said)
+
+
+def test_what_devices_did_with_their_time_adds_up_to_the_time_of_the_sweep(tmp_path: Path) -> None:
+    outcome, _ = swept_on(4, {"gpu:3"}, [task(n, m) for m in range(4) for n in range(1, 9)], tmp_path)
+    assert [use.device for use in outcome.uses] == [f"gpu:{n}" for n in range(4)]
+    assert sum(use.problems for use in outcome.uses) == 32
+    assert [use.lost for use in outcome.uses] == [0, 0, 0, 1]
+    walls = [sum(getattr(use, part) for part in PARTS) for use in outcome.uses]
+    assert max(walls) - min(walls) < 1e-2 + 0.05 * max(walls)
+    first = outcome.uses[0]
+    assert first.measure_s == pytest.approx(0.006 * first.problems)
+    assert first.compile_s == pytest.approx(0.002 * first.problems)
+    assert sum(mean_shares(outcome.uses).values()) == pytest.approx(1.0)
+
+
+def test_a_problem_that_failed_beside_a_gpu_that_does_not_answer_is_no_failure_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = work._Work(cpu().identity, "cpu", False, None, cpu(), is_torchs=True)
+    monkeypatch.setattr(work, "_work", [here])
+    failing = {"target": "tests.swept:scale", "kernel": "scale", "problem": f"n={swept.IMPOSSIBLE}"}
+    monkeypatch.setattr(work, "device_trouble", lambda: "")
+    with contextlib.suppress(ValueError):  # no inputs of this size
+        assert work.tune(failing)["fate"] == "failed"
+    monkeypatch.setattr(work, "device_trouble", lambda: "CUDA error: device lost")
+    said = work.tune(failing)
+    assert list(said) == [GONE]
+    assert "CUDA error: device lost (after: " in said[GONE]
+    assert "no inputs of this size" in said[GONE]

@@ -25,7 +25,7 @@ from tunesmith.errors import LookupMiss
 from tunesmith.options import options
 from tunesmith.store import default_store
 from tunesmith.sweep.cluster import connected
-from tunesmith.sweep.devices import usable_cores
+from tunesmith.sweep.devices import places, usable_cores
 from tunesmith.sweep.workers import Orders
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are held to cores, and end with their parent")
@@ -370,14 +370,23 @@ def test_a_cluster_that_someone_left_is_not_joined(monkeypatch: pytest.MonkeyPat
     asked: list[dict[str, Any]] = []
 
     def init(**how: Any) -> None:
-        asked.append(how)
+        asked.append({**how, "visible": os.environ.get("CUDA_VISIBLE_DEVICES")})
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, shutdown=lambda: None, remote=type))
     for given, environment, wanted in (("", "", "local"), ("", "a:1", "a:1"), ("b:2", "a:1", "b:2")):
         monkeypatch.setenv("RAY_ADDRESS", environment)
         with connected(given, []):
             assert asked[-1]["address"] == wanted
+            assert "CUDA_VISIBLE_DEVICES" not in os.environ
             assert ("num_cpus" in asked[-1]) == (wanted == "local")
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    gpus = places("1,2", {"CUDA_VISIBLE_DEVICES": "4,5,MIG-1"})
+    with connected("", gpus):  # its own cluster has the GPUs that were named, and not the first two
+        assert (asked[-1]["visible"], asked[-1]["num_gpus"]) == ("5,MIG-1", 2)
+    with connected("a:1", gpus):
+        assert (asked[-1]["visible"], "num_gpus" in asked[-1]) == (None, False)
 
 
 def test_actors_on_ray_choose_the_same(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tunesmith import Config, Failed
+from tunesmith import Config, Failed, claims
 from tunesmith.errors import CompileFailed
 from tunesmith.kernel import Built, Command
 from tunesmith.workers import Stopped, compile_all, compile_one, run_command, run_slices
@@ -281,3 +282,68 @@ def test_an_exception_in_a_slice_comes_out_after_all_have_ended(faulty: int) -> 
     with pytest.raises(ValueError, match=str(faulty)):
         run_slices(call, 3, 3)
     assert sorted(ended) == sorted({0, 1, 2} - {faulty})
+
+
+# --- several processes that want the same ---------------------------------------------------------------
+
+SHARED = """
+import json, sys, time
+from pathlib import Path
+from tunesmith import Config
+from tunesmith.kernel import Command
+from tunesmith.workers import compile_all
+
+folder, ready, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+code = "import sys, time; time.sleep(0.1); open(sys.argv[2], 'a').write('x'); open(sys.argv[1], 'w')"
+def job(i):
+    argv = (sys.executable, "-S", "-c", code, "{output}", str(folder / f"made-{i}"))
+    return Config(i=i), Command(argv, folder / f"out-{i}")
+jobs = [job(i) for i in range(count)]
+ready.touch()
+while len(list(folder.glob("ready-*"))) < 2:
+    time.sleep(0.01)
+found = dict(compile_all(jobs, 2))
+print(json.dumps([found[Config(i=i)].path.exists() for i in range(count)]))
+"""
+
+
+def test_processes_that_want_the_same_compile_each_of_it_once(tmp_path: Path) -> None:
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", SHARED, str(tmp_path), str(tmp_path / f"ready-{n}"), "8"],
+            env=environ, stdout=subprocess.PIPE, text=True,
+        )
+        for n in range(2)
+    ]  # fmt: skip
+    assert [json.loads(one.communicate(timeout=60)[0]) for one in both] == [[True] * 8] * 2
+    assert [(tmp_path / f"made-{i}").read_text() for i in range(8)] == ["x"] * 8
+
+
+def test_what_another_process_died_of_is_compiled_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "host_folder", lambda: tmp_path)
+    monkeypatch.setattr(claims, "_open", [])
+    output = tmp_path / "out"
+    job = Command((sys.executable, "-S", "-c", "open(__import__('sys').argv[1], 'w')", "{output}"), output)
+    holds = f"""
+import pathlib, sys, time
+from tunesmith import claims
+claims.host_folder = lambda: pathlib.Path({str(tmp_path)!r})
+print(claims.claim(pathlib.Path({str(output)!r})), flush=True)
+time.sleep(60)
+"""
+    other = subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE, text=True)
+    assert other.stdout is not None
+    assert other.stdout.readline() == "True\n"
+    elsewhere = claims.Elsewhere()
+    assert elsewhere.takes(job)
+    assert elsewhere.ended() == []
+    stop = threading.Event()
+    stop.set()
+    assert list(compile_all([(Config(), job)], 1, stop=stop)) == []  # nobody waits who is told to stop
+    timer = threading.Timer(0.3, other.kill)
+    timer.start()
+    [(_, built)] = compile_all([(Config(), job)], 1)
+    other.communicate()
+    assert isinstance(built, Built)
+    assert elsewhere.ended() == [job]

@@ -226,6 +226,7 @@ def _data(outcome: Outcome, took_s: float, devices: Sequence[str]) -> dict[str, 
         "left": [{"kernel": task.kernel, "problem": task.problem, "why": why} for task, why in outcome.left],
         "not_stored": [{"kernel": task.kernel, "problem": task.problem, "why": why} for task, why in outcome.unkept],
         "given_up": [{"device": name, "why": why} for name, why in outcome.given_up],
+        "uses": [asdict(use) for use in outcome.uses],
     }  # fmt: skip
 
 

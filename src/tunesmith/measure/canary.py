@@ -1,13 +1,20 @@
-"""Whether a GPU still does what it is told, after a candidate has failed on it. Imports torch."""
+"""Whether a GPU still does what it is told, after a candidate has failed on it. Through torch."""
 
 from __future__ import annotations
+
+import sys
 
 from tunesmith.measure.failure import attempt
 
 
-def device_answers() -> bool:
-    """Whether something small comes out right: an error that stays is found by this, whatever it is called."""
-    import torch
+def device_trouble() -> str:
+    """Why something small does not come out right on the current GPU; empty if it does, and where that can't be asked.
+
+    An error that stays is found by this, whatever it is called.
+    """
+    torch = sys.modules.get("torch")  # whatever runs here without it has its own context, of which torch knows nothing
+    if torch is None or not (torch.version.cuda or torch.version.hip):
+        return ""
 
     def canary() -> bool:
         torch.cuda.synchronize()
@@ -17,7 +24,7 @@ def device_answers() -> bool:
         return bool((told == 7).all().item())
 
     answers, failure, _ = attempt("launch", canary)
-    return failure is None and answers is True
+    return failure.reason if failure is not None else "" if answers else "it computes wrong results"
 
 
 def use_gpu(index: int) -> None:

@@ -18,7 +18,7 @@ from tunesmith.report.explanation import Explanation
 from tunesmith.report.hanging import Trimmed
 from tunesmith.report.live import answers, asides, put
 from tunesmith.report.progress import Detail, Progress
-from tunesmith.report.sweeping import sweep_line, sweep_tables
+from tunesmith.report.sweeping import sweep_line, sweep_tables, use_lines
 from tunesmith.report.table import fact_table, result_table, score_table
 from tunesmith.sweep.drive import Outcome
 
@@ -98,7 +98,8 @@ def print_results(results: Sequence[tuple[Problem, Summary | None, str, str]]) -
 
 def print_sweep(outcome: Outcome, took_s: float, n_workers: int) -> None:
     """Print on standard output what came of a sweep: a table for each kind of device, and a line about all."""
-    _show(sweep_tables(outcome), Text(sweep_line(outcome, took_s, n_workers)))
+    told = [Text(line, style="dim") for line in use_lines(outcome.uses)]
+    _show(sweep_tables(outcome), Text(sweep_line(outcome, took_s, n_workers)), *told)
 
 
 def print_lines(text: str) -> None:

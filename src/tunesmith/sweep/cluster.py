@@ -14,7 +14,7 @@ from tunesmith.errors import BadInput, MissingEngine
 from tunesmith.options import VARIABLES, options, usable_cores
 from tunesmith.remote import OPEN_S
 from tunesmith.sweep import work
-from tunesmith.sweep.devices import Place
+from tunesmith.sweep.devices import VISIBLE, Place
 from tunesmith.sweep.task import Task
 from tunesmith.sweep.workers import STOP_S, Lost, Orders, Refused
 
@@ -28,10 +28,10 @@ class Actor:
     """What runs on the cluster: the steps of `work`, in a process of Ray's."""
 
     def begin(self, jobs: int | None, share: int, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """As of `work`, with `jobs` compilers at once; `None` for one of `share` parts of this node's cores."""
+        """As of `work`, with `jobs` compilers at once; `None` for one of `share` parts of this node's."""
         import ray
 
-        os.environ["TUNESMITH_JOBS"] = str(jobs or max(1, usable_cores() // share))
+        os.environ["TUNESMITH_JOBS"] = str(jobs or max(1, options().jobs // share))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it; it is how `tune` is stopped
         node = ray.get_runtime_context().get_node_id()
         return {**work.begin(**asked), "pid": os.getpid(), "node": node}
@@ -107,20 +107,36 @@ def connected(address: str, places: Sequence[Place]) -> Generator[Cluster]:
     how: dict[str, Any] = {"runtime_env": environment, "log_to_driver": False, "logging_level": "error"}
     if address:
         how["address"] = address
-    else:
-        gpus = sum(bool(place.gpu) for place in places)
+    gpus = [place.gpu for place in places if place.gpu and not address]
+    if not address:
         cores = sum(len(place.cores) for place in places)
         # `local`: else Ray connects to whatever was started last on this machine, and it may be long gone
-        how |= {"address": "local", "num_cpus": max(cores, gpus, usable_cores()), "include_dashboard": False}
-        how |= {"num_gpus": gpus} if gpus else {}
+        how |= {"address": "local", "num_cpus": max(cores, len(gpus), usable_cores()), "include_dashboard": False}
+        how |= {"num_gpus": len(gpus)} if gpus else {}
     try:
-        ray.init(**how)
+        with _visible(gpus):
+            ray.init(**how)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         raise BadInput(f"no Ray cluster{f' at {address}' if address else ''}: {error}") from error
     try:
         yield Cluster(ray)
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _visible(gpus: Sequence[str]) -> Generator[None]:
+    """Within this scope, a node that starts has these GPUs, where any are named; else Ray would take the first ones."""
+    before = os.environ.get(VISIBLE)
+    if gpus:
+        os.environ[VISIBLE] = ",".join(gpus)
+    try:
+        yield
+    finally:
+        if gpus and before is None:
+            del os.environ[VISIBLE]
+        elif gpus and before is not None:
+            os.environ[VISIBLE] = before
 
 
 class RayWorker:

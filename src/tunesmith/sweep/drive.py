@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ from tunesmith.store import Store
 from tunesmith.store.exchange import add_text
 from tunesmith.sweep.done import Done
 from tunesmith.sweep.queue import TRIES, Queue
-from tunesmith.sweep.task import Result, Task
+from tunesmith.sweep.task import GONE, Result, Task
+from tunesmith.sweep.use import Use
 from tunesmith.sweep.workers import STOP_S, Lost, Refused, Worker
 
 #: A device on which so many workers in a row could not begin has something wrong that no other worker will mend.
@@ -60,6 +62,7 @@ class Outcome:
         given_up: devices on which nothing runs (any more), each with why.
         interrupted: whether Ctrl-C ended it.
         unkept: tasks whose results could not be put into the store, each with why.
+        uses: what each device did with its time.
     """
 
     results: tuple[tuple[Task, Result], ...]
@@ -67,6 +70,7 @@ class Outcome:
     given_up: tuple[tuple[str, str], ...] = ()
     interrupted: bool = False
     unkept: tuple[tuple[Task, str], ...] = ()
+    uses: tuple[Use, ...] = ()
 
     @property
     def good(self) -> bool:
@@ -99,10 +103,12 @@ class Sweep:
         self._gone: dict[str, str] = {}
         self._unkept: list[tuple[Task, str]] = []
         self._stopping = threading.Event()
+        self._uses = {name: Use(name) for name in workers}
 
     def run(self) -> Outcome:
         """Do all that can be done. Ctrl-C stores what was measured, and says what is left."""
-        interrupted, pool = False, ThreadPoolExecutor(len(self._makers), thread_name_prefix="tunesmith-sweep")
+        start, interrupted = time.monotonic(), False
+        pool = ThreadPoolExecutor(len(self._makers), thread_name_prefix="tunesmith-sweep")
         serving = [pool.submit(self._serve, number, name) for number, name in enumerate(self._makers)]
         try:
             while wait(serving, timeout=_TICK_S, return_when=FIRST_EXCEPTION).not_done:
@@ -115,9 +121,11 @@ class Sweep:
             pool.shutdown(wait=False)
         for one in serving:
             one.result()
+        for use in self._uses.values():
+            use.close(time.monotonic() - start)
         return Outcome(
             tuple(self._results), tuple(self._left(interrupted)), tuple(self._gone.items()), interrupted,
-            tuple(self._unkept),
+            tuple(self._unkept), tuple(self._uses.values()),
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -137,6 +145,7 @@ class Sweep:
             self._serve_until_done(number, name)
             ended_well = True
         finally:
+            self._queue.leave(number)
             if not ended_well:  # a bug of ours, which who waits raises: nobody goes on beside it
                 self.stop()
 
@@ -165,9 +174,13 @@ class Sweep:
 
     def _begin(self, name: str, worker: Worker) -> str:
         """The identity of a new worker's device."""
-        hello = worker.begin()
-        identity, kind = str(hello["identity"]), str(hello["kind"])
-        before = self._believed(worker, self._before.get(identity, {}))
+        start = time.monotonic()
+        try:
+            hello = worker.begin()
+            identity, kind = str(hello["identity"]), str(hello["kind"])
+            before = self._believed(worker, self._before.get(identity, {}))
+        finally:
+            self._uses[name].start_s += time.monotonic() - start
         resumed = self._queue.join(identity, kind, before)
         with self._lock:
             self._results += resumed
@@ -192,11 +205,15 @@ class Sweep:
             if task is None:
                 return True
             self._tell("began", name, task)
+            start = time.monotonic()
             try:
                 said: dict[str, Any] = dict(worker.tune(task, lambda said: self._tell("heard", name, said)))
+                if GONE in said:
+                    raise Lost(str(said[GONE]))
             except Refused as error:
                 said = {"fate": "failed", "device": identity, "error": str(error)}
             except Lost as error:
+                self._uses[name].lose(time.monotonic() - start)
                 self._keep(name, task, error.row)
                 if self._stopping.is_set():
                     return True
@@ -208,6 +225,7 @@ class Sweep:
             for warning in said.pop("warnings", []):
                 self._tell("trouble", name, warning)
             result = Result.from_data(said)
+            self._uses[name].ended(result, time.monotonic() - start)
             self._keep(name, task, result.row)
             self._note(name, task, result)
             self._queue.done(number, identity, result)

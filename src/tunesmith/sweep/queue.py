@@ -1,7 +1,8 @@
 """`Queue`: which worker does which task next, and what becomes of a task whose worker died of it. Pure but for a lock.
 
 Each kind of device has a lane with all tasks: two chips never share a result. Workers on devices of one kind share
-its lane. A worker keeps to a run of neighbours; when all runs are begun, it takes from the end of the longest.
+its lane. A worker keeps to a run of neighbours; when all runs are begun, it takes from the end of the longest. What a
+device's worker died of goes to another device as long as there is one: whose fault it was shows there.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ class _Lane:
     Attributes:
         kind: `cuda`, `hip`, `cpu`.
         waiting: runs of which something is left. own: the run that each worker keeps to.
+        serving: workers that may still take something. deaths: by task, the workers that died of it.
     """
 
     kind: str
     waiting: list[list[Task]]
     own: dict[int, list[Task]] = field(default_factory=dict[int, "list[Task]"])
     running: dict[int, Task] = field(default_factory=dict[int, Task])
-    deaths: dict[Task, int] = field(default_factory=dict[Task, int])
+    serving: set[int] = field(default_factory=set[int])
+    deaths: dict[Task, list[int]] = field(default_factory=dict[Task, list[int]])
     finished: set[Task] = field(default_factory=set[Task])
 
 
@@ -68,15 +71,24 @@ class Queue:
         """The next task; `None` when there will be none any more."""
         with self._changed:
             lane = self._lanes[identity]
+            lane.serving.add(worker)
             while not self._stopped:
                 task = _next(lane, worker)
                 if task is not None:
                     lane.running[worker] = task
                     return task
-                if not lane.running:
-                    return None
+                if not lane.running and not lane.waiting:
+                    break
                 self._changed.wait()
+            lane.serving.discard(worker)
             return None
+
+    def leave(self, worker: int) -> None:
+        """A worker's device takes nothing any more."""
+        with self._changed:
+            for lane in self._lanes.values():
+                lane.serving.discard(worker)
+            self._changed.notify_all()
 
     def done(self, worker: int, identity: str, result: Result) -> None:
         """A worker's task has come to an end. One that is for another kind of device takes its kernel along."""
@@ -95,8 +107,9 @@ class Queue:
             lane = self._lanes[identity]
             task = lane.running.pop(worker)
             lane.own.pop(worker, None)
-            lane.deaths[task] = lane.deaths.get(task, 0) + 1
-            given_up = lane.deaths[task] >= TRIES
+            deaths = lane.deaths.setdefault(task, [])
+            deaths.append(worker)
+            given_up = len(deaths) >= TRIES
             if given_up:
                 lane.finished.add(task)
             else:
@@ -130,18 +143,24 @@ class Queue:
 
 
 def _next(lane: _Lane, worker: int) -> Task | None:
-    run = lane.own.get(worker)
-    if run is None or not any(run is each for each in lane.waiting):
+    run, waiting = lane.own.get(worker), [each for each in lane.waiting if not _for_another(lane, each[0], worker)]
+    if run is None or not any(run is each for each in waiting):
         taken = [own for other, own in lane.own.items() if other != worker]
-        free = [each for each in lane.waiting if not any(each is own for own in taken)]
+        free = [each for each in waiting if not any(each is own for own in taken)]
         if free:
             lane.own[worker] = run = free[0]
-        elif lane.waiting:
-            longest = max(lane.waiting, key=len)
+        elif waiting:
+            longest = max(waiting, key=len)
             return _taken(lane, longest, -1)
         else:
             return None
     return _taken(lane, run, 0)
+
+
+def _for_another(lane: _Lane, task: Task, worker: int) -> bool:
+    """Whether a worker died of a task here, and there is somebody who did not."""
+    deaths = lane.deaths.get(task, ())
+    return worker in deaths and bool(lane.serving.difference(deaths))
 
 
 def _taken(lane: _Lane, run: list[Task], at: int) -> Task:

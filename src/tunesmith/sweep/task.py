@@ -14,6 +14,8 @@ from tunesmith.core.problem import Problem
 #: `tuned`: something was measured. `known`: all was in the store. `failed`: nothing works, or it could not be tried.
 #: `elsewhere`: the kernel runs on another kind of device.
 Fate: TypeAlias = Literal["tuned", "known", "failed", "elsewhere"]
+#: what a worker answers in place of a Result: why it has no device any more
+GONE = "gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class Result:
         config, median_s, ties: of the Choice; none of a failure.
         measured, failed, known: how many Configs were timed or did not work, and how many Trials the store had.
         seconds: from the task's begin to its end, making inputs included.
+        compile_s, measure_s, store_s, wait_s: of these, waiting for what is compiled, measuring, writing to the store,
+            and waiting for whoever else measures on the device.
         error: why it failed. deadly: whether its workers died of it.
         key: of the Choice. soft: the versions it was found under.
         row: what the worker's store has of the key, where that is not the driver's.
@@ -75,6 +79,8 @@ class Result:
     seconds: float = 0.0
     compile_s: float = 0.0
     measure_s: float = 0.0
+    store_s: float = 0.0
+    wait_s: float = 0.0
     error: str = ""
     deadly: bool = False
     key: Mapping[str, Any] | None = None
@@ -101,7 +107,7 @@ class Result:
 _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("fate", "device", "partial", "error", "row"), (str,)),
     **dict.fromkeys(("ties", "measured", "failed", "known"), (int,)),
-    **dict.fromkeys(("seconds", "compile_s", "measure_s"), (int, float)),
+    **dict.fromkeys(("seconds", "compile_s", "measure_s", "store_s", "wait_s"), (int, float)),
     "config": (dict, NoneType), "key": (dict, NoneType), "soft": (dict,), "median_s": (int, float, NoneType),
     "deadly": (bool,),
 }  # fmt: skip

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tunesmith.backends.cpu import cpu, gpus
 from tunesmith.core.device import Device, device_of, spell_cores
 from tunesmith.core.key import Key
 from tunesmith.core.problem import Problem
@@ -28,6 +29,8 @@ from tunesmith.errors import (
 )
 from tunesmith.events import Compiled, Event, Sampled, Started, Summary, watched
 from tunesmith.journal import Journal
+from tunesmith.measure.canary import device_trouble
+from tunesmith.measure.failure import attempt
 from tunesmith.options import options
 from tunesmith.remote import keep_workers
 from tunesmith.store import default_store
@@ -36,7 +39,7 @@ from tunesmith.store.place import host
 from tunesmith.subject import Subject
 from tunesmith.sweep.advice import Advice, Named, advice_for, adviser_at
 from tunesmith.sweep.devices import usable_cores
-from tunesmith.sweep.task import Result, Task
+from tunesmith.sweep.task import GONE, Result, Task
 from tunesmith.tuned import TunedKernel
 from tunesmith.worker import kernel_at
 
@@ -55,6 +58,7 @@ class _Work:
             no table.
         retry: whether what failed before is tried again. send: whether the driver has another store.
         warned: what the driver was told once. key: of the latest search.
+        is_torchs: whether its device is a GPU that torch sees, which can be asked how it is.
     """
 
     identity: str
@@ -66,6 +70,7 @@ class _Work:
     kernels: dict[str, TunedKernel] = field(default_factory=dict[str, TunedKernel])
     warned: set[str] = field(default_factory=set[str])
     key: Key | None = None
+    is_torchs: bool = False
 
     def kernel(self, target: str) -> TunedKernel:
         if target not in self.kernels:
@@ -101,13 +106,17 @@ def begin(cores: Sequence[int], simulates: str, retry: bool, adviser: str, store
     mine = default_store()
     shared = [host() if not mine.network else store[0], os.path.realpath(mine.folder)] == list(store)
     advises = adviser_at(adviser) if adviser else None
-    _work[:] = [_Work(identity, identity.partition(":")[0], retry, advises, device, send=not shared)]
+    work = _Work(
+        identity, identity.partition(":")[0], retry, advises, device, send=not shared,
+        is_torchs=not cores and not simulates and bool(gpus()),
+    )  # fmt: skip
+    if trouble := _trouble(work):
+        raise BadInput(f"the GPU does not answer: {trouble}")
+    _work[:] = [work]
     return {"identity": identity, "kind": _work[0].kind, "host": host()}
 
 
 def _device(is_cpu: bool) -> Device:
-    from tunesmith.backends.cpu import cpu, gpus
-
     if is_cpu:
         return cpu()
     found = gpus()
@@ -121,6 +130,11 @@ def _device(is_cpu: bool) -> Device:
         raise BadInput(
             f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}: no such GPU: {error}"
         ) from error
+
+
+def _trouble(work: _Work) -> str:
+    """Why this worker's GPU can't be used (any more): it fell off its bus, or a kernel has left an error that stays."""
+    return device_trouble() if work.is_torchs else ""
 
 
 def still_known(entries: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -147,13 +161,24 @@ def tune(task: Mapping[str, Any], tell: Tell | None = None) -> dict[str, Any]:
 
     Args:
         tell: hears how far it is, now and then; of a child process, its parent.
+
+    Returns:
+        That; or `GONE` and why, where the device does not answer any more: what came of the problem is no fault of its
+        own, and this process is of no more use.
     """
     from tunesmith import children
 
     [work] = _work
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as said:
-        result = _tuned(work, Task(**task), tell or children.tell)
+        result, failure, error = attempt("launch", lambda: _tuned(work, Task(**task), tell or children.tell))
+    if result is None or result.fate == "failed":
+        why = result.error if result is not None else failure.reason if failure is not None else ""
+        if trouble := _trouble(work):
+            return {GONE: f"the GPU does not answer any more: {trouble} (after: {why})"}
+    if result is None:
+        assert error is not None
+        raise error
     gc.collect()  # the inputs leave their memory to the next problem's
     new = [text for text in dict.fromkeys(str(one.message) for one in said) if text not in work.warned]
     work.warned.update(new)
@@ -210,7 +235,7 @@ def _searched(
                 first=advice.first, **arguments,
             )  # fmt: skip
     except (NoWorkingConfig, BudgetEnded, Busy, BadInput, WorkerLost) as failure:
-        error, hopeless = _first_lines(failure), isinstance(failure, NoWorkingConfig)
+        error, hopeless = _first_lines(failure), isinstance(failure, NoWorkingConfig) and not _trouble(work)
     seen = summary or (heard[-1] if heard else None)
     try:
         if hopeless and seen is not None and any(seen.failures):
@@ -232,19 +257,19 @@ def _isolated(kernel: TunedKernel, arguments: Mapping[str, Any]) -> bool:
 
 
 def _result(work: _Work, summary: Summary | None, seen: Summary | None, error: str, row: str) -> Result:
-    counts = {"measured": 0, "failed": 0} if seen is None else seen.counts
-    spent = (0.0, 0.0) if seen is None else (seen.compile_s, seen.measure_s)
-    known = 0 if seen is None else seen.known
-    result = Result(
-        "failed", work.identity, measured=counts["measured"], failed=counts["failed"], known=known,
-        compile_s=spent[0], measure_s=spent[1], error=error, row=row,
-    )  # fmt: skip
+    result = Result("failed", work.identity, error=error, row=row)
+    if seen is not None:
+        result = replace(
+            result, measured=seen.counts["measured"], failed=seen.counts["failed"], known=seen.known,
+            compile_s=seen.compile_s, measure_s=seen.measure_s, store_s=seen.store_s, wait_s=seen.wait_s,
+        )  # fmt: skip
     if summary is None or summary.choice is None:
         return result
     choice = summary.choice
     return replace(
-        result, fate="known" if not any(spent) else "tuned", config=dict(choice.config), median_s=choice.median_s,
-        ties=len(choice.ties), partial=choice.partial, key=summary.key.to_data(), soft=dict(summary.key.soft),
+        result, fate="tuned" if result.compile_s or result.measure_s else "known", config=dict(choice.config),
+        median_s=choice.median_s, ties=len(choice.ties), partial=choice.partial, key=summary.key.to_data(),
+        soft=dict(summary.key.soft),
     )  # fmt: skip
 
 
