@@ -179,7 +179,7 @@ def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
         key=["M", "E", "N", "K", "top_k"], strides=["w1", "w2"], flags=ours.kernel.flags, policy="lookup", most=TRIED,
         depends=["torch"], isolate=False, **more,
     )  # fmt: skip
-    made.use_table(Packaged("tunesmith.kernels", f"fused_moe_{kind}"))  # by exact sizes
+    made.use_table(Packaged("tunesmith.kernels", f"fused_moe_{kind}", near=("M",)))
     return made
 
 
