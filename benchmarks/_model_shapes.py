@@ -2,7 +2,7 @@
 
 python benchmarks/_model_shapes.py rmsnorm > rmsnorm.csv     # for `tunesmith tune rmsnorm`, and for what chooses it:
                                                              # `tunesmith tune tunesmith.row_ops:rms_norm_gpu`
-python benchmarks/_model_shapes.py rmsnorm 24 > rmsnorm.csv  # the first 24: what most models have comes first
+python benchmarks/_model_shapes.py rmsnorm 27 > rmsnorm.csv  # the first 27: what most models have comes first
 
 A table's row serves numbers of rows (tokens, batches) within a factor of two, so these are four apart.
 """
@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, TypeAlias
 #: fields of one problem, by name
 Fields: TypeAlias = "dict[str, Any]"
 
-#: from 1 to 65536 rows, each within a factor of two of one of them
-ROWS = (2, 8, 32, 128, 512, 2048, 8192, 32768)
-#: a token has a row of q and of k for each head: up to 262144
-HEAD_ROWS = (*ROWS, 131072)
-#: one row of each sequence that is sampled from: up to 256
-SAMPLED_ROWS = (2, 8, 32, 128)
+#: from 1 to 131072 rows, each within a factor of two of one of them
+ROWS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
+#: a token has a row of q and of k for each head
+HEAD_ROWS = (*ROWS, 262144)
+#: one row of each sequence that is sampled from
+SAMPLED_ROWS = (1, 4, 16, 64, 256)
 #: tokens of a layer of experts: up to 8192
 TOKENS = (16, 64, 1, 256, 1024, 4096, 4)
 #: sequences that decode at once, up to 128; and the most keys of one of them: others are bucketed to powers of two
