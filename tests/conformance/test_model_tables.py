@@ -162,9 +162,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def more(problem: Problem) -> Problem:
-    """The same with half as many again of what a table's rows are near in."""
+    """The same with twice as many of what a table's rows are near in."""
     size = next(name for name in ("rows", "B", "M") if name in problem)
-    return Problem({**problem, size: problem.dims[size] * 3 // 2})
+    return Problem({**problem, size: 2 * problem.dims[size]})
 
 
 @pytest.mark.parametrize("name", KERNELS)
