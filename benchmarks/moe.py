@@ -28,28 +28,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from _kept import Cases, arguments, caches, judge
+from _model_shapes import LAYERS, Layer
 from _results import FOLDER, version, write
 from _side_by_side import called, compared, replayed
 
-
-class Layer(NamedTuple):
-    """Experts on one device, their intermediate size there, the model's hidden size, experts of a token."""
-
-    E: int
-    N: int
-    K: int
-    top_k: int
-
-
-#: from the models' published configurations; "/8" is an eighth of a layer that is spread over eight GPUs
-LAYERS = {
-    "Qwen3-30B-A3B": Layer(128, 768, 2048, 8),
-    "Mixtral-8x7B/2": Layer(8, 7168, 4096, 2),
-    "DeepSeek-V3/8": Layer(256, 256, 7168, 8),
-}
 TOKENS = (1, 16, 64, 256, 1024, 4096)
 ROUTINGS, ROUNDS, EAGER_ROUNDS, UPTO = 8, 20, 7, 8192
 #: one search, so that no problem takes what others need

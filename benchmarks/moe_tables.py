@@ -19,8 +19,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from _engine_lookups import Engines
+from _model_shapes import LAYERS
 from _results import FOLDER, write
-from moe import LAYERS, TOKENS, UPTO, exported
+from moe import TOKENS, UPTO, exported
 from tables import WHEELS, unzipped
 
 DEVICE, TRITON = "NVIDIA H200", "3.6.0"

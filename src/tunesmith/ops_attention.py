@@ -156,7 +156,7 @@ def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
         flags=ours.kernel.flags, policy="lookup", most=TRIED, depends=["torch"], isolate=False,
         **more,
     )  # fmt: skip
-    made.use_table(Packaged("tunesmith.kernels", f"decode_attention_{kind}"))  # by exact sizes
+    made.use_table(Packaged("tunesmith.kernels", f"decode_attention_{kind}", near=("B",)))
     return made
 
 

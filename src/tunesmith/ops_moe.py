@@ -28,9 +28,7 @@ __all__ = ["chooser", "fused_moe", "route", "scores", "tune"]
 #: how many Configs a search tries, torch's way among them
 TRIED = 96
 _operation: Any = custom_op  # torch's own types leave half of it unsaid
-#: torch's product of groups of rows, each with a matrix of its own; not in older versions
-_GROUPED: Any = getattr(torch.nn.functional, "grouped_mm", None)
-#: it wants rows at addresses divisible by so many bytes, of this dtype, and GPUs from this one on
+#: torch's product of groups wants rows at addresses divisible by so many bytes, of this dtype, and GPUs from here on
 _ALIGNED, _GROUPED_DTYPE, _GROUPED_FROM = 16, torch.bfloat16, (8, 0)
 
 
@@ -144,16 +142,25 @@ def _by_groups(
     known = (ids >= 0) & (ids < E)
     chosen, order = torch.where(known, ids, E).sort(stable=True)
     ends = torch.searchsorted(chosen, torch.arange(E, dtype=chosen.dtype, device=x.device), right=True, out_int32=True)
-    gate, up = _GROUPED(x[order // top_k], w1.mT, offs=ends).chunk(2, -1)
-    made = _GROUPED(torch.nn.functional.silu(gate) * up, w2.mT, offs=ends)
+    product = _grouped()
+    gate, up = product(x[order // top_k], w1.mT, offs=ends).chunk(2, -1)
+    made = product(torch.nn.functional.silu(gate) * up, w2.mT, offs=ends)
     parts = torch.empty((M * top_k, K), dtype=torch.float32, device=x.device)
     parts[order] = made.float()
     parts = torch.where(known[:, None], parts * topk_weights.reshape(-1, 1), 0.0)
     return parts.view(M, top_k, K).sum(1).to(x.dtype)
 
 
+def _grouped() -> Any:
+    """Torch's product of groups of rows, each with a matrix of its own; `None` in older versions.
+
+    Asked for by name: a table that was made beside another torch is no table of another source.
+    """
+    return getattr(torch.nn.functional, "grouped_mm", None)
+
+
 def _has_groups(x: Any, w1: Any, w2: Any) -> bool:
-    if _GROUPED is None or x.dtype is not _GROUPED_DTYPE or not (x.is_cuda or x.is_cpu):
+    if _grouped() is None or x.dtype is not _GROUPED_DTYPE or not (x.is_cuda or x.is_cpu):
         return False
     if x.is_cuda and torch.cuda.get_device_capability(x.device) < _GROUPED_FROM:
         return False
@@ -179,7 +186,7 @@ def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
         key=["M", "E", "N", "K", "top_k"], strides=["w1", "w2"], flags=ours.kernel.flags, policy="lookup", most=TRIED,
         depends=["torch"], isolate=False, **more,
     )  # fmt: skip
-    made.use_table(Packaged("tunesmith.kernels", f"fused_moe_{kind}"))  # by exact sizes
+    made.use_table(Packaged("tunesmith.kernels", f"fused_moe_{kind}", near=("M",)))
     return made
 
 

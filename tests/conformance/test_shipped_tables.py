@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 from tests.fake_triton import H200
 
-from tunesmith import Config, Problem, TunedKernel, ops
+from tunesmith import Config, Problem, TunedKernel, ops, ops_attention, ops_moe
 from tunesmith.guard.static import check
 from tunesmith.kernels import gemm, shipped
 from tunesmith.tables import NativeTable
@@ -26,7 +26,10 @@ PROBLEM = "M=2048,N=2048,K=2048,dtype=bfloat16,b.strides=1x"
 
 
 def kernels() -> list[TunedKernel]:
-    return [*shipped().values(), ops.chooser("cuda"), ops.chooser("cpu")]
+    kinds = ("cuda", "cpu")
+    of_rows = [ops.rows.chooser(operation, kind) for operation in ops.rows.OPERATIONS for kind in kinds]
+    others = [made(kind) for made in (ops.chooser, ops_attention.chooser, ops_moe.chooser) for kind in kinds]
+    return [*shipped().values(), *of_rows, *others]
 
 
 def table_of(kernel: TunedKernel, config: Mapping[str, Any], fingerprint: str | None = None) -> NativeTable:

@@ -76,8 +76,10 @@ class IntoTable:
         from tunesmith.store import default_store
 
         stored, choice, row = default_store().choice(key), summary.choice, self._row(key.problem)
-        assert stored is not None
         assert choice is not None
+        if stored is None:  # a Space of one Config is not measured, and nothing is stored
+            note(f"{key.kernel}({key.problem}): {choice.config!r} is all there is to choose from, and gets no row")
+            return
         self._key = key
         new = entry_of_choice(stored)
         raced = choice.source != "store" and before is not None and row is not None and before.config == row.config

@@ -241,5 +241,5 @@ def _chooser(operation: str, kind: str) -> Chooser:
         make_inputs=make_inputs if on_gpu else partial(make_inputs, device="cpu"), settings=None, policy="lookup",
         most=rows.TRIED, clock="graph" if on_gpu else None, depends=["torch"], isolate=False,
     )  # fmt: skip
-    made.use_table(Packaged("tunesmith.kernels", name))  # by exact sizes
+    made.use_table(Packaged("tunesmith.kernels", name, near=("rows",)))
     return made
