@@ -37,7 +37,10 @@ def make_inputs(problem: Problem, device: str = "cuda", seed: int = 0) -> dict[s
 kernel = autotune(
     space=space, knobs=shared.KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
     model=Rows(operations=10.0, reductions=2), candidates=shared.TRIED, policy="lookup", clock="graph",
-)(RowKernel("layernorm", ["x", "w", "b"], ["x"], shared.KNOBS, numbers=["eps"]))  # fmt: skip
+)(RowKernel(
+    "layernorm", ["x", "w", "b"], ["x"], shared.KNOBS, numbers=["eps"], holds=True,
+    module="tunesmith.kernels.rows.layernorm",
+))  # fmt: skip
 
 kernel.use_table(Packaged("tunesmith.kernels", "layernorm", near=("rows",)))
 
