@@ -176,6 +176,18 @@ def test_short_rows_share_a_program_and_long_ones_are_gone_over_twice() -> None:
     assert rmsnorm.default(problem(kernel, 4, 64), H200)["ROWS"] == 1  # few rows are spread
 
 
+def test_blocks_of_a_row_that_a_program_holds_have_no_stages_and_are_not_read_again() -> None:
+    kernel = shipped()["row_softmax"]
+    for n, loops in ((5000, False), (151936, True)):
+        asked = problem(kernel, 2048, n)
+        space = kernel.declared.space_for(asked, H200)
+        held = Config(ROWS=1, BLOCK=2048 if n == 5000 else 16384, PER_UNIT=0, STAGES=1, num_warps=8)
+        assert held in space
+        assert (Config({**held, "STAGES": 2}) in space) == loops
+        moved = kernel.declared.model.work(asked, held)
+        assert (moved.blocks * moved.steps * moved.step_bytes > 5 * 2048 * n) == loops  # 4 bytes once, 6 where again
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_inputs_and_references_fit(name: str) -> None:
     kernel = shipped()[name]

@@ -18,6 +18,7 @@ from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernel import Built, Specialised, Task
+from tunesmith.kernels.rows import held_blocks
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -216,17 +217,6 @@ class _Bound:
             held = knobs["HELD"] = held_blocks(self.n, knobs["ROWS"], block, knobs.get("num_warps", 4))
         each = knobs["PER_UNIT"]
         return Config({**knobs, "LOOP": held * block < self.n}), min(tiles, each * self.units) if each else tiles
-
-
-#: Blocks of a row that a program holds at most: each is code of its own. Elements that a thread holds: two in a
-#: register, of 64 where a program has 32 warps.
-MOST_BLOCKS, MOST_HELD, MOST_HELD_OF_32_WARPS = 16, 128, 64
-
-
-def held_blocks(n: int, rows: int, block: int, warps: int) -> int:
-    """How many blocks of `rows` rows a program of so many warps keeps in its registers."""
-    room = 32 * warps * (MOST_HELD if warps < 32 else MOST_HELD_OF_32_WARPS)
-    return max(1, min(-(-n // block), room // (rows * block), MOST_BLOCKS))
 
 
 def _vector(n: int, strides: tuple[int, ...], item: int, anywhere: bool) -> int:
