@@ -61,11 +61,11 @@ def _softmax_held(
     row = row.to(tl.int64)
     first_x, first_y, end = row * stride_x, row * n, n  # of the part in blocks
     if VECTOR == 0:
-        at = tl.arange(0, 16)[None, :]
+        place = tl.arange(0, 16)[None, :]
         ahead = ((first_x + 7) // 8 * 8 - first_x).to(tl.int32)
         end = (n - ahead) // 8 * 8
-        at = tl.where(at < 8, at, ahead + end + at - 8)
-        is_end = there & tl.where(tl.arange(0, 16)[None, :] < 8, at < ahead, at >= ahead) & (at < n)
+        at = tl.where(place < 8, place, ahead + end + place - 8)
+        is_end = there & (at < n) & (((place < 8) & (at < ahead)) | ((place >= 8) & (at >= ahead)))
         ends = tl.load(x + first_x + at, mask=is_end, other=float("-inf")).to(tl.float32)
         at_y = first_y + at
         first_x, first_y, end = (first_x + 7) // 8 * 8, (first_y + 7) // 8 * 8, end[:, :, None]
