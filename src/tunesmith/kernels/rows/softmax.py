@@ -108,7 +108,8 @@ def _softmax_held(
             start = last - done
             if STAGES == 2:
                 value = coming
-                coming = _softmax_block(x, start - BLOCK, column, end, there & (start > behind), "evict_first")
+                more = there & (start - BLOCK + column >= behind)
+                coming = _softmax_block(x, start - BLOCK, column, end, more, "evict_first")
             else:
                 value = _softmax_block(x, start, column, end, there, "evict_first")
             _softmax_stored(to, start, column, end, there, value, top, scale)
