@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,7 @@ KERNELS = ("row_softmax", "rmsnorm", "rmsnorm_backward", "add_rmsnorm", "layerno
 # --- numerics -----------------------------------------------------------------------------------------------
 
 _INTERPRETED = """
-import torch, triton
+import math, torch, triton
 from triton.runtime import interpreter
 if triton.__version__ < "3.9":
     # beside numpy 2.4 the interpreter of Triton 3.6 can't loop to a number that is an argument
@@ -45,7 +46,7 @@ if triton.__version__ < "3.9":
     interpreter._patch_lang_tensor = with_numbers
 
 from tunesmith.kernels import add_rmsnorm, layernorm, rmsnorm, rmsnorm_backward, row_softmax, silu_and_mul
-from tunesmith.kernels.rows import device, gradient
+from tunesmith.kernels.rows import device, gradient, layernorm as centred, softmax
 
 HOW = (  # rows of a tile, its columns, whether programs stay, stages
     (1, 64, 0, 1), (4, 64, 1, 2), (2, 16, 0, 1), (4, 32, 1, 3),
@@ -53,13 +54,16 @@ HOW = (  # rows of a tile, its columns, whether programs stay, stages
 ALLOWED = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 5e-6}
 torch.manual_seed(0)
 
-def launch(program, how, arrays, strides, rows, n, *more):
+def launch(program, how, arrays, strides, rows, n, *more, held=1, vector=None):
     tall, block, stays, stages = how
     tiles, knobs = -(-rows // tall), {"ROWS": tall, "BLOCK": block}
+    knobs["VECTOR"] = math.gcd(n, 16, *strides) if vector is None else vector
+    if program in (softmax.row_softmax, centred.layernorm):
+        knobs["HELD"] = held
     if program is device.silu_and_mul:
         programs = tiles * -(-n // block)
     else:
-        loops = block < n
+        loops = held * block < n
         knobs |= {"PER_UNIT": stays, "STAGES": stages, "LOOP": loops}
         summed = program is gradient.rmsnorm_backward
         programs = min(2, tiles) if summed or (stays and not loops) else tiles
@@ -79,12 +83,14 @@ def check(dtype, how, rows, n, weighted):
     w, b = (torch.randn(n).to(dtype) if weighted else None for _ in range(2))
     y = torch.full((rows, n), float("nan"), dtype=dtype)
     apart = x.stride()[:1]
-    launch(device.row_softmax, how, (x, y), apart, rows, n)
+    launch(softmax.row_softmax, how, (x, y), apart, rows, n)
     close(y, row_softmax.reference(x), "softmax", how, rows, n)
     launch(device.rmsnorm, how, (x, w, y), apart, rows, n, 1e-6)
     close(y, rmsnorm.reference(x, w), "rmsnorm", how, rows, n)
-    launch(device.layernorm, how, (x, w, b, y), apart, rows, n, 1e-5)
+    launch(centred.layernorm, how, (x, w, b, y), apart, rows, n, 1e-5)
     close(y, layernorm.reference(x, w, b), "layernorm", how, rows, n)
+    launch(centred.layernorm, how, (x, w, b, y), apart, rows, n, 1e-5, held=-(-n // how[1]))
+    close(y, layernorm.reference(x, w, b), "layernorm held", how, rows, n)
     dw = torch.ones(n, dtype=torch.float32) if weighted else None
     launch(gradient.rmsnorm_backward, how, (dy, x, w, y, dw), apart * 2, rows, n, 1e-6)
     of_x, of_w = rmsnorm_backward.reference(dy, x, w)
@@ -108,10 +114,26 @@ x[0, :20], x[1], x[2, 3] = -float("inf"), -float("inf"), float("nan")
 far = torch.randn(2, 40) + 1e4
 for how in HOW[1:3]:
     y = torch.zeros(3, 40)
-    launch(device.row_softmax, how, (x, y), (40,), 3, 40)
+    launch(softmax.row_softmax, how, (x, y), (40,), 3, 40)
     torch.testing.assert_close(y, x.softmax(-1), equal_nan=True)
-    launch(device.layernorm, how, (far, None, None, y), (40,), 2, 40, 1e-5)
+    launch(centred.layernorm, how, (far, None, None, y), (40,), 2, 40, 1e-5)
     torch.testing.assert_close(y[:2], torch.nn.functional.layer_norm(far, (40,)), atol=3e-3, rtol=3e-3)
+
+guard = torch.full((3, 3, 300), float("nan"))
+for dtype in (torch.float32, torch.bfloat16):  # blocks in registers, blocks behind them, rows that begin anywhere
+    for n, more in ((5, 0), (57, 8), (129, 0)) if dtype == torch.bfloat16 else ((40, 0), (75, 3), (100, 0)):
+        whole, tall = guard.to(dtype)[:, :, : n + more].clone(), 2
+        x, y = whole[0, :, :n], whole[1].flatten()[: 3 * n].view(3, n)
+        x[0], x[1] = 4 * torch.randn(n), torch.finfo(dtype).min
+        x[2] = 4 * torch.randn(n)
+        x[2, : n // 2] = -float("inf")
+        at_once = math.gcd(n, n + more, 16)
+        for vector in {at_once, 0 if more % 8 == 0 else at_once}:
+            for held, stages in ((1, 1), (1, 2), (2, 2), (-(-n // 32), 1)):
+                y.fill_(float("nan"))
+                launch(softmax.row_softmax, (2, 32, 0, stages), (x, y), (n + more,), 3, n, held=held, vector=vector)
+                close(y, x.double().softmax(-1), "softmax", n, more, vector, held, stages)
+        assert whole[2].isnan().all() and whole[1].flatten()[3 * n :].isnan().all()
 
 x, dy, w = torch.randn(3, 40), torch.randn(3, 40), torch.randn(40)
 for how in HOW:  # without eps a row of zeros, which pads a block of rows, has an infinite scale
@@ -152,6 +174,18 @@ def test_short_rows_share_a_program_and_long_ones_are_gone_over_twice() -> None:
     assert rmsnorm.default(problem(kernel, 8192, 4096), H200)["BLOCK"] == 4096
     assert rmsnorm.default(problem(kernel, 8192, 128256), H200)["BLOCK"] < 128256
     assert rmsnorm.default(problem(kernel, 4, 64), H200)["ROWS"] == 1  # few rows are spread
+
+
+def test_blocks_of_a_row_that_a_program_holds_have_no_stages_and_are_not_read_again() -> None:
+    kernel = shipped()["row_softmax"]
+    for n, loops in ((5000, False), (151936, True)):
+        asked = problem(kernel, 2048, n)
+        space = kernel.declared.space_for(asked, H200)
+        held = Config(ROWS=1, BLOCK=2048 if n == 5000 else 16384, PER_UNIT=0, STAGES=1, num_warps=8)
+        assert held in space
+        assert (Config({**held, "STAGES": 2}) in space) == loops
+        moved = kernel.declared.model.work(asked, held)
+        assert (moved.blocks * moved.steps * moved.step_bytes > 5 * 2048 * n) == loops  # 4 bytes once, 6 where again
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -255,6 +289,29 @@ def test_rows_that_begin_elsewhere_get_a_binary_of_their_own(launched: Any) -> N
     functions = [launch.function for launch in launched.launches]
     assert functions[0] == functions[2] == functions[3] != functions[1]
     assert 1001 in launched.launches[1].args
+
+
+def test_rows_that_are_no_multiple_of_16_are_read_and_written_16_bytes_at_a_time(launched: Any) -> None:
+    for name in KERNELS:
+        for n in (1000, 5000):
+            compiled = built(name, 300, n)
+            assert re.search(r"ld\.global\S*\.v4\.b32", compiled), (name, n)
+            assert re.search(r"st\.global\S*\.v4\.b32", compiled), (name, n)
+            assert not re.search(r"(ld|st)\.global\S*\.b16", compiled), (name, n)
+
+
+def test_a_softmax_of_odd_rows_reads_and_writes_16_bytes_at_a_time_but_at_their_ends(launched: Any) -> None:
+    compiled = built("row_softmax", 300, 50257)
+    assert len(re.findall(r"ld\.global\S*\.b16", compiled)) == len(re.findall(r"st\.global\S*\.b16", compiled)) == 1
+    assert len(re.findall(r"ld\.global\S*\.v4\.b32", compiled)) > 3
+
+
+def built(name: str, rows: int, n: int) -> str:
+    """What the default's Config is compiled to, in PTX."""
+    kernel, args = shipped()[name], arguments(name, rows, n, 2 * n if name == "silu_and_mul" else n)
+    config = kernel.declared.default_for(name, kernel.dispatcher.problem_of(*args).problem, H200)
+    bound = kernel.kernel.for_call(args).bound
+    return bound.program.load(bound.plan(config)[0], Problem({}), None).compiled.asm["ptx"]
 
 
 def test_nothing_is_launched_for_what_is_empty(launched: Any) -> None:

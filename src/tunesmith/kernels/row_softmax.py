@@ -15,7 +15,7 @@ from tunesmith.kernels.rows.launch import RowKernel
 from tunesmith.tables import Packaged
 
 _hints = shared.hints()
-space, default = _hints.space, _hints.default
+space, default = shared.held_space(_hints), _hints.default
 
 
 def reference(x: Any, **_: Any) -> Any:  # x: (rows, n)
@@ -31,8 +31,11 @@ def make_inputs(problem: Problem, device: str = "cuda", seed: int = 0) -> dict[s
 
 kernel = autotune(
     space=space, knobs=shared.KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
-    model=Rows(operations=12.0, looped=24.0, reductions=2), candidates=shared.TRIED, policy="lookup", clock="graph",
-)(RowKernel("row_softmax", ["x"], ["x"], shared.KNOBS))  # fmt: skip
+    model=shared.holding(Rows(operations=12.0, looped=24.0, reductions=2)),
+    candidates=shared.TRIED, policy="lookup", clock="graph",
+)(RowKernel(
+    "row_softmax", ["x"], ["x"], shared.KNOBS, module="tunesmith.kernels.rows.softmax", holds=True, anywhere=True,
+))  # fmt: skip
 
 kernel.use_table(Packaged("tunesmith.kernels", "row_softmax", near=("rows",)))
 

@@ -6,12 +6,16 @@ Imports neither torch nor Triton until a kernel is called.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
 from tunesmith.core.hints import Hints, pointwise, rowwise
+from tunesmith.core.model import Rows, Work, WorkOf
 from tunesmith.core.problem import Problem
+from tunesmith.core.space import Space
 from tunesmith.errors import BadInput
 
 KNOBS = ("ROWS", "BLOCK", "PER_UNIT", "STAGES", "num_warps")
@@ -36,6 +40,47 @@ def hints(reads: int = 1, *, stays: bool = False) -> Hints:
 def split(reads: int = 1) -> Hints:
     """Of a kernel that takes each element for itself."""
     return pointwise("n", "rows", tall="ROWS", reads=reads)
+
+
+def holding(model: Rows) -> WorkOf:
+    """The work of a kernel that holds blocks of a row: where these are all, it does not read any again."""
+
+    def work(problem: Problem, config: Config) -> Work:
+        n, held = cast(int, problem["n"]), _held(problem, config)
+        return model(problem, Config({**config, "BLOCK": held}) if held >= n else config)
+
+    return work
+
+
+def held_space(usual: Hints) -> Callable[[Problem, Device], Space]:
+    """The Configs of a kernel that holds blocks of a row: where these are all, there is no loop that has stages."""
+
+    def space(problem: Problem, device: Device) -> Space:
+        n = cast(int, problem["n"])
+
+        def loops(config: Config) -> bool:
+            return config["STAGES"] == 1 or config["PER_UNIT"] != 0 or _held(problem, config) < n
+
+        return usual.space(problem, device).where(loops, "stages: of a loop over what a program does not hold")
+
+    return space
+
+
+def _held(problem: Problem, config: Config) -> int:
+    """Elements of a row that a program keeps in its registers."""
+    block, rows, warps = (cast(int, config[knob]) for knob in ("BLOCK", "ROWS", "num_warps"))
+    return block * held_blocks(cast(int, problem["n"]), rows, block, warps)
+
+
+#: Blocks of a row that a program holds at most: each is code of its own. Elements that a thread holds, two in a
+#: register, and where a program has 32 warps.
+MOST_BLOCKS, MOST_HELD, MOST_HELD_OF_32_WARPS = 16, 128, 64
+
+
+def held_blocks(n: int, rows: int, block: int, warps: int) -> int:
+    """How many blocks of `rows` rows a program of so many warps keeps in its registers."""
+    room = 32 * warps * (MOST_HELD if warps < 32 else MOST_HELD_OF_32_WARPS)
+    return max(1, min(-(-n // block), room // (rows * block), MOST_BLOCKS))
 
 
 def matrix(name: str, x: Any) -> Any:  # (…, n)

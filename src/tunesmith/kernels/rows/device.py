@@ -1,9 +1,13 @@
-"""What goes over the rows of a matrix on a GPU, in Triton. Imports Triton: only what compiles or launches it does.
+"""What goes over the rows of a matrix on a GPU, in Triton: RMSNorm, and what all of them share.
+
+Imports Triton: only what compiles or launches it imports this.
 
 A tile is ROWS rows of BLOCK columns. Where a row fits one block (not LOOP), a program reads its tile once and keeps it
 in registers; with PER_UNIT, it takes one tile after the other, and the next ones are on their way meanwhile (STAGES).
 Where a row does not fit, it goes over it twice, in a loop: what it reads again is told to stay in the L2 until then.
+Softmax and LayerNorm keep HELD blocks of a row in registers, as they were read; LOOP says whether there is more of it.
 Computed in float32. A row begins `stride` elements behind the one before it; what is allocated has no gaps.
+All rows begin at a multiple of VECTOR elements, and end at one; of 0 see `_softmax_held`.
 """
 # pyright: basic
 
@@ -21,6 +25,25 @@ def _places(tile, start, rows, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     return row.to(tl.int64), column, (row < rows) & (column < n)
 
 
+@triton.jit
+def _told(size, VECTOR: tl.constexpr):
+    """A size, of which the compiler knows what divides it: it loads and stores as many elements at once. Of itself it
+    only finds out that 16 does."""
+    if VECTOR > 1 and VECTOR < 16:
+        return size // VECTOR * VECTOR
+    else:
+        return size
+
+
+@triton.jit
+def _as_read(value, zero):
+    """The same value, of which the compiler does not know it, so that it keeps 16 bits and not a float32 of them."""
+    if value.dtype.primitive_bitwidth == 16:
+        return (value.to(tl.int16, bitcast=True) ^ zero.to(tl.int16)).to(value.dtype, bitcast=True)
+    else:
+        return value
+
+
 #: A vector along the columns is asked for ahead of the sum that its use waits for, in blocks of up to so many elements:
 #: beyond, the registers do not hold it as well.
 AHEAD = tl.constexpr(8192)
@@ -33,58 +56,6 @@ def _vector(w, column, n, usual: tl.constexpr):
         return tl.full((1, 1), usual, tl.float32)
     else:  # what follows a return is compiled nevertheless
         return tl.load(w + column, mask=column < n, other=0.0)
-
-
-# --- softmax ---
-
-
-@triton.jit
-def _softmax_whole(x, y, stride_x, rows, n, tile, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    row, column, inside = _places(tile, 0, rows, n, ROWS, BLOCK)
-    value = tl.load(x + row * stride_x + column, mask=inside, other=float("-inf")).to(tl.float32)
-    power = tl.exp(value - tl.max(value, 1)[:, None])
-    power = power * (1.0 / tl.sum(power, 1))[:, None]
-    tl.store(y + row * n + column, power.to(y.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _softmax_looped(x, y, stride_x, rows, n, tile, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr):
-    largest = tl.full((ROWS,), float("-inf"), tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    for start in tl.range(0, n, BLOCK, num_stages=STAGES):
-        row, column, inside = _places(tile, start, rows, n, ROWS, BLOCK)
-        value = tl.load(
-            x + row * stride_x + column, mask=inside, other=float("-inf"), eviction_policy="evict_last"
-        ).to(tl.float32)  # fmt: skip
-        above = tl.maximum(largest, tl.max(value, 1))
-        finite = tl.where(above == float("-inf"), 0.0, above)  # nothing but -inf so far: -inf - -inf would be NaN
-        total = total * tl.exp(largest - finite) + tl.sum(tl.exp(value - finite[:, None]), 1)
-        largest = above
-    scale = 1.0 / total
-    for start in tl.range(0, n, BLOCK, num_stages=STAGES):
-        row, column, inside = _places(tile, start, rows, n, ROWS, BLOCK)
-        value = tl.load(
-            x + row * stride_x + column, mask=inside, other=0.0, eviction_policy="evict_first"
-        ).to(tl.float32)  # fmt: skip
-        power = tl.exp(value - largest[:, None]) * scale[:, None]
-        tl.store(
-            y + row * n + column, power.to(y.dtype.element_ty), mask=inside, eviction_policy="evict_first"
-        )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["rows"])
-def row_softmax(
-    x, y, stride_x, rows, n, ROWS: tl.constexpr, BLOCK: tl.constexpr, PER_UNIT: tl.constexpr, STAGES: tl.constexpr,
-    LOOP: tl.constexpr,
-):  # fmt: skip
-    """y (rows, n) = exp(x) over its sum along each row of x (rows, n)."""
-    if LOOP:
-        _softmax_looped(x, y, stride_x, rows, n, tl.program_id(0), ROWS, BLOCK, STAGES)
-    elif PER_UNIT == 0:
-        _softmax_whole(x, y, stride_x, rows, n, tl.program_id(0), ROWS, BLOCK)
-    else:
-        for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
-            _softmax_whole(x, y, stride_x, rows, n, tile, ROWS, BLOCK)
 
 
 # --- RMSNorm ---
@@ -135,9 +106,10 @@ def _rmsnorm_looped(
 @triton.jit(do_not_specialize=["rows"])
 def rmsnorm(
     x, w, y, stride_x, rows, n, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr, PER_UNIT: tl.constexpr,
-    STAGES: tl.constexpr, LOOP: tl.constexpr,
+    STAGES: tl.constexpr, LOOP: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """y (rows, n) = x over the root of each row's mean square, times w (n,)."""
+    stride_x, n = _told(stride_x, VECTOR), _told(n, VECTOR)
     if LOOP:
         _rmsnorm_looped(x, w, y, stride_x, rows, n, eps, tl.program_id(0), ROWS, BLOCK, STAGES)
     elif PER_UNIT == 0:
@@ -195,9 +167,10 @@ def _add_rmsnorm_looped(
 @triton.jit(do_not_specialize=["rows"])
 def add_rmsnorm(
     x, residual, w, stride_x, stride_residual, rows, n, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    PER_UNIT: tl.constexpr, STAGES: tl.constexpr, LOOP: tl.constexpr,
+    PER_UNIT: tl.constexpr, STAGES: tl.constexpr, LOOP: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """residual (rows, n) += x (rows, n), then x = residual over the root of each row's mean square, times w (n,)."""
+    stride_x, stride_residual, n = _told(stride_x, VECTOR), _told(stride_residual, VECTOR), _told(n, VECTOR)
     if LOOP:
         _add_rmsnorm_looped(
             x, residual, w, stride_x, stride_residual, rows, n, eps, tl.program_id(0), ROWS, BLOCK, STAGES
@@ -209,75 +182,13 @@ def add_rmsnorm(
             _add_rmsnorm_whole(x, residual, w, stride_x, stride_residual, rows, n, eps, tile, ROWS, BLOCK)
 
 
-# --- LayerNorm ---
-
-
-@triton.jit
-def _layernorm_whole(x, w, b, y, stride_x, rows, n, eps, tile, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    row, column, inside = _places(tile, 0, rows, n, ROWS, BLOCK)
-    value = tl.load(x + row * stride_x + column, mask=inside, other=0.0).to(tl.float32)
-    if BLOCK <= AHEAD:
-        factor, term = _vector(w, column, n, 1.0), _vector(b, column, n, 0.0)
-    value = tl.where(inside, value - (tl.sum(value, 1) / n)[:, None], 0.0)
-    value = value * tl.rsqrt(tl.sum(value * value, 1) / n + eps)[:, None]
-    if BLOCK > AHEAD:
-        factor, term = _vector(w, column, n, 1.0), _vector(b, column, n, 0.0)
-    value = value * factor.to(tl.float32) + term.to(tl.float32)
-    tl.store(y + row * n + column, value.to(y.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _layernorm_looped(
-    x, w, b, y, stride_x, rows, n, eps, tile, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr
-):  # fmt: skip
-    """Means and squared deviations of blocks are merged (Chan, Golub, LeVeque): no difference of large numbers."""
-    mean = tl.zeros((ROWS,), tl.float32)
-    squares = tl.zeros((ROWS,), tl.float32)
-    for start in tl.range(0, n, BLOCK, num_stages=STAGES):
-        row, column, inside = _places(tile, start, rows, n, ROWS, BLOCK)
-        value = tl.load(
-            x + row * stride_x + column, mask=inside, other=0.0, eviction_policy="evict_last"
-        ).to(tl.float32)  # fmt: skip
-        before, here = start * 1.0, tl.minimum(n - start, BLOCK) * 1.0
-        part = tl.sum(value, 1) / here
-        off = tl.where(inside, value - part[:, None], 0.0)
-        apart = part - mean
-        squares += tl.sum(off * off, 1) + apart * apart * (before * (here / (before + here)))
-        mean += apart * (here / (before + here))
-    scale = tl.rsqrt(squares / n + eps)
-    for start in tl.range(0, n, BLOCK, num_stages=STAGES):
-        row, column, inside = _places(tile, start, rows, n, ROWS, BLOCK)
-        value = tl.load(
-            x + row * stride_x + column, mask=inside, other=0.0, eviction_policy="evict_first"
-        ).to(tl.float32)  # fmt: skip
-        value = (value - mean[:, None]) * scale[:, None]
-        value = value * _vector(w, column, n, 1.0).to(tl.float32) + _vector(b, column, n, 0.0).to(tl.float32)
-        tl.store(
-            y + row * n + column, value.to(y.dtype.element_ty), mask=inside, eviction_policy="evict_first"
-        )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["rows"])
-def layernorm(
-    x, w, b, y, stride_x, rows, n, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr, PER_UNIT: tl.constexpr,
-    STAGES: tl.constexpr, LOOP: tl.constexpr,
-):  # fmt: skip
-    """y (rows, n) = each row of x less its mean, over its standard deviation, times w (n,) plus b (n,)."""
-    if LOOP:
-        _layernorm_looped(x, w, b, y, stride_x, rows, n, eps, tl.program_id(0), ROWS, BLOCK, STAGES)
-    elif PER_UNIT == 0:
-        _layernorm_whole(x, w, b, y, stride_x, rows, n, eps, tl.program_id(0), ROWS, BLOCK)
-    else:
-        for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
-            _layernorm_whole(x, w, b, y, stride_x, rows, n, eps, tile, ROWS, BLOCK)
-
-
 # --- SiLU and product ---
 
 
 @triton.jit(do_not_specialize=["rows"])
-def silu_and_mul(x, y, stride_x, rows, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def silu_and_mul(x, y, stride_x, rows, n, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
     """y (rows, n) = silu(the first n columns of x (rows, 2 n)) · the others: a program for each tile."""
+    stride_x, n = _told(stride_x, VECTOR), _told(n, VECTOR)
     across = tl.cdiv(n, BLOCK)
     row, column, inside = _places(
         tl.program_id(0) // across, tl.program_id(0) % across * BLOCK, rows, n, ROWS, BLOCK

@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tunesmith.kernels.rows.device import _places, _vector
+from tunesmith.kernels.rows.device import _places, _told, _vector
 
 
 @triton.jit
@@ -74,9 +74,10 @@ def _looped(
 @triton.jit(do_not_specialize=["rows"])
 def rmsnorm_backward(
     dy, x, w, dx, dw, stride_dy, stride_x, rows, n, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    PER_UNIT: tl.constexpr, STAGES: tl.constexpr, LOOP: tl.constexpr,
+    PER_UNIT: tl.constexpr, STAGES: tl.constexpr, LOOP: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """dx (rows, n) of y = rmsnorm(x) · w for dy (rows, n); dw (n,), float32, has the sum over all rows added to it."""
+    stride_dy, stride_x, n = _told(stride_dy, VECTOR), _told(stride_x, VECTOR), _told(n, VECTOR)
     if LOOP:
         _looped(dy, x, w, dx, dw, stride_dy, stride_x, rows, n, eps, ROWS, BLOCK, STAGES)
     else:

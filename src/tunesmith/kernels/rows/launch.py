@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,6 +18,7 @@ from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernel import Built, Specialised, Task
+from tunesmith.kernels.rows import held_blocks
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -46,6 +48,8 @@ class RowKernel:
         returns: else the arrays that it returns, which it writes.
         typed: arrays whose dtypes a Problem names, all if not given; of the others it follows.
         module: where the program is.
+        holds: whether the program keeps HELD blocks of a row in registers.
+        anywhere: whether it loads many elements at once of rows that begin anywhere (VECTOR is 0).
     """
 
     backend, per_problem = "triton", True
@@ -54,6 +58,7 @@ class RowKernel:
         self, name: str, arrays: Sequence[str], strided: Sequence[str], knobs: Sequence[str], *,
         numbers: Sequence[str] = (), makes: bool = True, returns: Sequence[str] = (),
         typed: Sequence[str] | None = None, module: str = "tunesmith.kernels.rows.device",
+        holds: bool = False, anywhere: bool = False,
     ) -> None:  # fmt: skip
         self.name, self._arrays, self._makes, self._module = name, tuple(arrays), makes, module
         self.knobs, self._typed = frozenset(knobs), self._arrays if typed is None else tuple(typed)
@@ -63,11 +68,12 @@ class RowKernel:
         self.specialised = Specialised(alignment=self._arrays, divisibility=("n",), width=("rows",))
         self._strided = tuple(self._arrays.index(one) for one in strided)
         self._returned = tuple(self._arrays.index(one) for one in returns)
-        self._bound: _Bound | None = None
+        self._derived = frozenset(("VECTOR", *(("LOOP",) if "PER_UNIT" in self.knobs else ()), *(("HELD",) * holds)))
+        self._anywhere, self._bound = anywhere, cast("_Bound | None", None)
 
     @property
     def _program(self) -> Any:
-        return _program(self._module, self.name, self.knobs)
+        return _program(self._module, self.name, self.knobs | self._derived)
 
     def fingerprint(self) -> str:
         return cast(str, self._program.fingerprint())
@@ -101,7 +107,9 @@ class RowKernel:
         units = (device or self.device(args)).units
         bound = copy.copy(self)
         program = self._program.for_call(((1,), *arrays, *made, *strides, *numbers), device)
-        bound._bound = _Bound(program, strides, int(numbers[0]), int(numbers[1]), units)
+        rows, n = int(numbers[0]), int(numbers[1])
+        vector = _vector(n, strides, arrays[0].dtype.itemsize, self._anywhere)
+        bound._bound = _Bound(program, strides, rows, n, units, vector, "HELD" in self._derived)
         return bound
 
     def _strides(self, args: Sequence[Any]) -> tuple[int, ...]:
@@ -187,6 +195,7 @@ class _Bound:
     Attributes:
         strides: of the call; what is compiled for others of their kind is the same.
         rows, n: of what is written. units: multiprocessors of the GPU.
+        vector: elements that all rows begin at a multiple of. holds: see `RowKernel`.
     """
 
     program: Any
@@ -194,28 +203,44 @@ class _Bound:
     rows: int
     n: int
     units: int
+    vector: int
+    holds: bool
 
     def plan(self, config: Config) -> tuple[Config, int]:
         """(what is compiled in, how many programs run)."""
-        knobs = cast("dict[str, int]", dict(config))
+        knobs = {**cast("dict[str, int]", dict(config)), "VECTOR": self.vector}
         tiles, block = -(-self.rows // knobs["ROWS"]), knobs["BLOCK"]
         if "PER_UNIT" not in knobs:  # a row is shared by programs
-            return config, tiles * -(-self.n // block)
+            return Config(knobs), tiles * -(-self.n // block)
+        held = 1
+        if self.holds:
+            held = knobs["HELD"] = held_blocks(self.n, knobs["ROWS"], block, knobs.get("num_warps", 4))
         each = knobs["PER_UNIT"]
-        return Config({**config, "LOOP": block < self.n}), min(tiles, each * self.units) if each else tiles
+        return Config({**knobs, "LOOP": held * block < self.n}), min(tiles, each * self.units) if each else tiles
 
 
-def _kind(strides: tuple[int, ...]) -> tuple[tuple[bool, bool, bool], ...]:
-    """What Triton compiles in of integers: that they are divisible by 16, that they are 1, that they need 64 bits."""
-    return tuple([(step % 16 == 0, step == 1, step >= 2**31) for step in strides])
+def _vector(n: int, strides: tuple[int, ...], item: int, anywhere: bool) -> int:
+    """Elements, up to 16, that all rows begin at a multiple of.
+
+    Args:
+        item: bytes of an element.
+        anywhere: 0 where these are less than 16 bytes, and all arrays' rows begin equally far from a multiple of 8.
+    """
+    common = math.gcd(n, 16, *strides)
+    return 0 if anywhere and common * item < 16 and all((step - n) % 8 == 0 for step in strides) else common
+
+
+def _kind(strides: tuple[int, ...]) -> tuple[tuple[int, bool, bool], ...]:
+    """What is compiled in of integers: what they are beyond multiples of 16, whether 1, whether they need 64 bits."""
+    return tuple([(step % 16, step == 1, step >= 2**31) for step in strides])
 
 
 @cache
-def _program(module: str, name: str, knobs: frozenset[str]) -> Any:
+def _program(module: str, name: str, constants: frozenset[str]) -> Any:
     """A program as a kernel; imports Triton."""
     from tunesmith.backends.triton.kernel import TritonKernel
 
-    return TritonKernel(getattr(import_module(module), name), knobs | ({"LOOP"} if "PER_UNIT" in knobs else set[str]()))
+    return TritonKernel(getattr(import_module(module), name), constants)
 
 
 class _Fresh:
