@@ -148,12 +148,12 @@ def tune(task: Mapping[str, Any], tell: Tell | None = None) -> dict[str, Any]:
     Args:
         tell: hears how far it is, now and then; of a child process, its parent.
     """
-    from tunesmith import children
+    from tunesmith import answering
 
     [work] = _work
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as said:
-        result = _tuned(work, Task(**task), tell or children.tell)
+        result = _tuned(work, Task(**task), tell or answering.tell)
     gc.collect()  # the inputs leave their memory to the next problem's
     new = [text for text in dict.fromkeys(str(one.message) for one in said) if text not in work.warned]
     work.warned.update(new)
