@@ -24,9 +24,9 @@ from typing import Any
 
 from _results import FOLDER, version, write
 
-from tunesmith.children import marked
 from tunesmith.core.outcome import Failed, Measured
 from tunesmith.options import options
+from tunesmith.processes import marked
 
 #: of the mixes on a GPU, which start a CUDA context for each candidate that ruins one: no new one after so long
 CUDA_S = 240.0

@@ -15,8 +15,8 @@ import numpy as np
 import tunesmith
 from tests.fakes import ScriptedClock
 from tunesmith import Config, Device, Problem
+from tunesmith.answering import MARK, is_guarded
 from tunesmith.backends.call import CallableKernel
-from tunesmith.children import MARK, is_guarded
 
 
 def scripted() -> ScriptedClock:

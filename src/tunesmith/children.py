@@ -1,4 +1,4 @@
-"""Child processes that are kept for many calls of a function: this file is both their side and their parent's.
+"""Child processes that are kept for many calls of a function: their parent's side; `answering` is theirs.
 
 A child is a fresh Python without the parent's modules, threads or GPU context. It reads one request a line (JSON) on
 its standard input, and answers one line. What it prints otherwise, a crash's last words included, goes to a file.
@@ -9,30 +9,24 @@ its memory watched, and takes whatever it started with it when it ends.
 from __future__ import annotations
 
 import atexit
-import ctypes
-import importlib
 import json
 import os
 import secrets
-import selectors
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import IO, Any, cast
 
+from tunesmith.answering import MARK, MORE_TIME, TOLD, readable
 from tunesmith.core.outcome import Failed
-from tunesmith.errors import OutOfResources, one_line
+from tunesmith.processes import GONE_S, kill_marked, resident_bytes
 
-#: an idle child ends after so long: a strategy asks for its next batch within seconds, and memory is given back
-IDLE_S = 60.0
 #: how long a stop request may go unnoticed by whoever waits for an answer
 _TICK_S = 0.05
 #: of what a child prints, the first so many bytes are kept
@@ -41,21 +35,10 @@ _LOG_BYTES = 256 * 1024
 _WATCH_S = 0.02
 #: a guarded child that has printed so much at once is killed: what it prints is on a disk that others need
 _PRINTED_BYTES = 256 * 1024**2
-#: how a line begins by which a child asks for time
-_MORE_TIME = b'{"more_s"'
-#: how a line begins by which a child says how far it is
-_TOLD = b'{"told"'
-#: a child whose answers have ended is gone within so long, or is killed
-_GONE_S = 5.0
-#: A child's requests and answers go through file descriptors from here on: code that closes, reads or writes one of the
-#: first few, which are always in use, does not hit them.
-_FIRST_PIPE = 100
-#: names a guarded child, after its parent's process, in its environment and so in that of whatever it starts
-MARK = "_TUNESMITH_CHILD"
 _START = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-from tunesmith.children import {serve}
+from tunesmith.answering import {serve}
 {serve}()
 """
 
@@ -109,16 +92,6 @@ class Program:
 
     what: str
     environ: Mapping[str, str]
-
-
-def _readable(pipe: int, timeout_s: float) -> bool:
-    """Whether there is something to read, or the other end is closed, within this time."""
-    with selectors.DefaultSelector() as selector:  # select() knows no file descriptor above 1023
-        selector.register(pipe, selectors.EVENT_READ)
-        return bool(selector.select(timeout_s))
-
-
-# --- the parent's side -----------------------------------------------------------------------------
 
 
 class Child:
@@ -213,7 +186,7 @@ class Child:
         except BrokenPipeError:
             return b""
         reply = self._listen(deadline, timeout_s, stop)
-        while isinstance(reply, bytes) and reply.startswith((_MORE_TIME, _TOLD)):
+        while isinstance(reply, bytes) and reply.startswith((MORE_TIME, TOLD)):
             said = _parsed(reply)
             if heard is not None and "told" in said:
                 heard(said["told"])
@@ -224,7 +197,7 @@ class Child:
     def _ended(self, idle: bool) -> Failed | None:
         """Why a child answers no more; `None` for one that ended of itself, which is no failure where it was idle."""
         try:
-            code = self._process.wait(_GONE_S)
+            code = self._process.wait(GONE_S)
         except subprocess.TimeoutExpired:
             return Failed("crash", f"{self._what} closed its process's files and was killed")
         if idle and code == 0:
@@ -243,12 +216,12 @@ class Child:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return Failed("timeout", f"{self._what} ran past {timeout_s:g} s and was killed")
-            if _readable(pipe, min(tick_s, left_s)):
+            if readable(pipe, min(tick_s, left_s)):
                 chunk = os.read(pipe, 65536)
                 if not chunk:
                     break
                 kept += chunk
-            elif self._process.poll() is not None and not _readable(pipe, 0):
+            elif self._process.poll() is not None and not readable(pipe, 0):
                 break  # dead, and somebody whom it started holds its end of the pipe
             elif self._guard is not None and (too_much := self._too_much(self._guard)):
                 return Failed("crash", too_much)
@@ -297,41 +270,6 @@ class Child:
                     pipe.close()
 
 
-def resident_bytes(pid: int) -> int:
-    """Memory of a process that is in RAM; 0 where that can't be told."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):  # it is gone, or this is no Linux
-        return 0
-
-
-def marked(mark: str) -> list[int]:
-    """Processes that guarded children are, or have started: of one by its mark, or of all of a parent by `PID.`."""
-    wanted = f"{MARK}={mark}".encode()
-    return [
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/environ")
-        if any(variable.startswith(wanted) for variable in _environ(path))
-    ]
-
-
-def kill_marked(mark: str) -> None:
-    """Kill what a guarded child started and is not of its process group any more, where /proc tells."""
-    until = time.monotonic() + _GONE_S
-    while (found := marked(mark)) and time.monotonic() < until:  # one of them may have started another meanwhile
-        for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.005)
-
-
-def _environ(path: Path) -> list[bytes]:
-    try:
-        return path.read_bytes().split(b"\0")
-    except OSError:  # another user's, or gone
-        return []
-
-
 def _parsed(line: bytes) -> dict[str, Any]:
     """An answer; empty for a line that is none."""
     try:
@@ -373,11 +311,6 @@ def call(function: str, request: Mapping[str, Any], timeout_s: float, stop: thre
             return answer
 
 
-def is_guarded() -> bool:
-    """Whether this process is a guarded child, or was started by one."""
-    return MARK in os.environ
-
-
 def end_spare() -> None:
     """Kill the children that wait for a call."""
     with _lock:
@@ -396,112 +329,3 @@ def _forget_after_fork() -> None:
 atexit.register(end_spare)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
-
-
-# --- the child's side --------------------------------------------------------------------------------
-
-
-def serve() -> None:
-    """Answer requests until there are none for a while."""
-    _answer_requests(IDLE_S)
-
-
-def serve_program() -> None:
-    """Answer requests for as long as the parent lives."""
-    if sys.platform != "linux" or _dies_with_its_parent():
-        _answer_requests(None)
-
-
-def _dies_with_its_parent() -> bool:
-    """See to it; whether the parent lives."""
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # who hangs reads no end of file
-    return os.getppid() == parent
-
-
-def serve_guarded() -> None:
-    """Answer requests for as long as the parent lives."""
-    if sys.platform == "linux":
-        import resource
-
-        if not _dies_with_its_parent():
-            return
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what a candidate leaves behind stays ours to find
-        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-        with suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text("1000")  # of all processes this is the one to lose
-    _answer_requests(None)
-
-
-#: of linux/prctl.h
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-
-
-_answers: list[IO[str]] = []
-
-
-def take_time(seconds: float | None) -> None:
-    """Within a call: what comes now is no fault of whom the deadline is for, and may take so long; `None`: the call's
-    own deadline begins anew."""
-    for answers in _answers:
-        answers.write(json.dumps({"more_s": seconds}) + "\n")
-        answers.flush()
-
-
-def tell(said: Any) -> None:
-    """Within a call: say something of JSON types to the caller while it goes on."""
-    for answers in _answers:
-        answers.write(json.dumps({"told": said}) + "\n")
-        answers.flush()
-
-
-def _answer_requests(idle_s: float | None) -> None:
-    requests, answers, myself = os.fdopen(_moved(0)), os.fdopen(_moved(1), "w"), os.getpid()
-    _answers[:] = [answers]
-    with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)  # who reads standard input reads no request
-    os.dup2(2, 1)  # what a compiler prints is no answer
-    while idle_s is None or _readable(requests.fileno(), idle_s):
-        line = requests.readline()
-        if not line:
-            return
-        asked = json.loads(line)
-        if "environ" in asked:
-            os.environ.clear()
-            os.environ.update(asked["environ"])
-        returned = _answer(asked["function"], asked["request"])
-        if os.getpid() != myself:  # a candidate has forked, and its child has come here
-            os._exit(0)
-        for printed in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # a candidate has closed it
-                printed.flush()
-        said = {"failed": asdict(returned)} if isinstance(returned, Failed) else {"value": returned}
-        answers.write(json.dumps({**said, "number": asked["number"]}) + "\n")
-        answers.flush()
-
-
-def _moved(pipe: int) -> int:
-    """A pipe's end under a number where nothing else is looked for; child processes do not inherit it."""
-    try:
-        import fcntl
-
-        return fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, _FIRST_PIPE)
-    except (ImportError, OSError):  # Windows; no process here may have so many files open
-        return os.dup(pipe)
-
-
-def _answer(name: str, request: Mapping[str, Any]) -> Any:
-    """What the function returns: a Failed, or something of JSON types."""
-    module, _, function = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), function)(**request)
-    except Exception as error:  # noqa: BLE001  a compiler may raise anything, and each is a Config's Failure
-        return failed_by(error)
-
-
-def failed_by(error: BaseException) -> Failed:
-    """An exception of a compiler's as an Outcome: a line that begins with its type, and all that it said."""
-    if isinstance(error, OutOfResources):
-        return Failed("cut", str(error))
-    detail = "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-4))
-    return Failed("compile", one_line(error), detail)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -21,6 +21,7 @@ from tunesmith.errors import Busy, CompileFailed, TunesmithWarning, WorkerLost
 from tunesmith.events import BUDGET, LAUNCHES, Compiled, Compiling, Racing, Sampled, Tried, fate, say
 from tunesmith.kernel import Built, Clock, Executable, Job
 from tunesmith.measure.bench import Bench
+from tunesmith.measure.drift import drift
 from tunesmith.measure.failure import attempt
 from tunesmith.measure.pick import ENOUGH
 from tunesmith.measure.race import Race, rule_for
@@ -44,6 +45,7 @@ class Evaluation:
         at: when the search began, UTC, ISO 8601.
         deadline: `perf_counter` time at which the budget ends, `None` for no limit.
         trials: of this search, by Config.
+        known: of earlier ones.
         incumbent: what is in use today: it is timed to the end of each race it is in.
         first_error: what the first failure raised: the cause of the error when nothing works.
         compile_s, measure_s, store_s, waited_s: spent waiting for what is compiled, with the device's lock held, on
@@ -61,6 +63,7 @@ class Evaluation:
     deadline: float | None
     incumbent: Config | None = None
     trials: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
+    known: Mapping[Config, Trial] = field(default_factory=dict[Config, Trial])
     compile_s: float = 0.0
     measure_s: float = 0.0
     store_s: float = 0.0
@@ -84,6 +87,7 @@ class Evaluation:
     _next_round: int = 0
     _launches: int = 0  # of races that are over
     _racing: Race | None = None
+    _levels: dict[Config, float] = field(default_factory=dict[Config, float])  # before the race under way
     _told: set[Config] = field(default_factory=set[Config])  # of whose fate in the race under way was told
 
     def __post_init__(self) -> None:
@@ -326,6 +330,8 @@ class Evaluation:
         )  # fmt: skip
         held.append(race)
         self._racing = race
+        before = {**self.known, **self.trials}
+        self._levels = {config: level for config, trial in before.items() if (level := trial.level_s) is not None}
         self._next_round += self.rule.rounds + self.rule.finals
         try:
             with self._bench:
@@ -376,7 +382,8 @@ class Evaluation:
             if config in outcomes and not self._known_better(config, outcomes[config], whole):
                 executable, compile_s = self._ready[config]
                 before = self.trials.get(config)  # compiled then, and found now
-                self._add(config, outcomes[config], executable.resources, (before and before.compile_s) or compile_s)
+                seconds = (before and before.compile_s) or compile_s
+                self._add(config, outcomes[config], executable.resources, seconds, outcomes)
         if at_once or perf_counter() - self._stored_at >= STORE_EVERY_S:
             self._commit()
 
@@ -399,11 +406,15 @@ class Evaluation:
             return False
         return len(before.outcome.samples) > len(outcome.samples)
 
-    def _add(self, config: Config, outcome: Measured | Failed, resources: Resources, compile_s: float | None) -> None:
+    def _add(
+        self, config: Config, outcome: Measured | Failed, resources: Resources, compile_s: float | None,
+        race: Mapping[Config, Measured | Failed] | None = None,
+    ) -> None:  # fmt: skip
         judged = config in self._checked or (isinstance(outcome, Failed) and outcome.stage == "wrong")
         checked = self.subject.check.identity if judged else ""
+        slower = drift(outcome, race or {}, self._levels) if isinstance(outcome, Measured) else 1.0
         self.trials[config] = Trial(
-            config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft), checked
+            config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft), checked, slower
         )  # fmt: skip
         if isinstance(outcome, Failed):
             self._tell([config], "")

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from tunesmith import children
+from tunesmith.answering import is_guarded
 from tunesmith.core.problem import Problem
 from tunesmith.declaration import Declaration
 from tunesmith.dispatch import dtype_name, is_array
@@ -55,7 +55,7 @@ class Isolation:
         Raises:
             BadInput: when it is required and can't be: says why.
         """
-        if wanted is False or (wanted is None and subject.device.kind == "cpu") or children.is_guarded():
+        if wanted is False or (wanted is None and subject.device.kind == "cpu") or is_guarded():
             return None
         why = self.why_not(subject)
         if not why:

@@ -69,10 +69,9 @@ def prior_of(model: Model, problem: Problem, device: Device) -> Prior | None:
 
 
 def seconds_of(trials: Sequence[Trial]) -> tuple[dict[Config, float], int]:
-    """(medians of what was measured, how many samples that took)."""
-    timed = {trial.config: trial.outcome for trial in trials if isinstance(trial.outcome, Measured)}
-    seconds = {config: outcome.median_s for config, outcome in timed.items()}
-    return seconds, sum(len(outcome.samples) for outcome in timed.values())
+    """(seconds of what was measured, as they can be compared, how many samples that took)."""
+    seconds = {trial.config: level for trial in trials if (level := trial.level_s) is not None}
+    return seconds, sum(len(trial.outcome.samples) for trial in trials if isinstance(trial.outcome, Measured))
 
 
 def saved(problem: Problem, device: str, near: Sequence[Solved], trials: Sequence[Trial]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from tunesmith import tracks
-from tunesmith.children import is_guarded
+from tunesmith.answering import is_guarded
 from tunesmith.core.key import Key
 from tunesmith.decide import Decider
 from tunesmith.declaration import Declaration

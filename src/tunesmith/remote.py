@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, cast
 
-from tunesmith.children import Answer, Child, Guard, resident_bytes
+from tunesmith.children import Answer, Child, Guard
 from tunesmith.core.config import Config
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Failed, Resources, Sample
@@ -25,6 +25,7 @@ from tunesmith.kernel import Built, Clock, Executable, Run
 from tunesmith.measure.bench import Loaded, Ready
 from tunesmith.measure.failure import FailedElsewhere, attempt
 from tunesmith.measure.packing import packed
+from tunesmith.processes import resident_bytes
 
 #: importing a program's module and making its inputs may take so long: torch, a CUDA context and gigabytes, with room
 OPEN_S = 300.0

@@ -80,6 +80,7 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     known = {t.config: t for t in stored if _believed(t, subject)}
     if not any(isinstance(t.outcome, Measured) for t in known.values()):
         known = {}  # failures alone are not believed: the machine may have been in a bad state
+    state.known = known
     before = store.choice(subject.key)
     concluded = before.choice if before is not None and before.choice.partial not in STOPPED else None
     if concluded is not None and isinstance(getattr(known.get(concluded.config), "outcome", None), Measured):
@@ -298,11 +299,8 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
     others = [trial for trial in verdict.ranking if trial is not winner]
     assert isinstance(winner.outcome, Measured)
     runner_up = others[0] if others else None
-    ratio = (
-        runner_up.outcome.median_s / winner.outcome.median_s
-        if runner_up and isinstance(runner_up.outcome, Measured)
-        else None
-    )
+    levels = (runner_up and runner_up.level_s, winner.level_s)
+    ratio = levels[0] / levels[1] if levels[0] and levels[1] else None
     return Choice(
         config=winner.config, track="search", source="search", median_s=winner.outcome.median_s,
         runner_up=runner_up.config if runner_up else None, ratio=ratio, ties=verdict.ties,

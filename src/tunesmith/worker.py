@@ -18,7 +18,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from tunesmith.children import take_time
+from tunesmith.answering import take_time
 from tunesmith.core.config import Config
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Failed

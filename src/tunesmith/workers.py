@@ -22,6 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from tunesmith import children
+from tunesmith.answering import failed_by
 from tunesmith.children import Stopped
 from tunesmith.claims import LOOK_S, Elsewhere, release
 from tunesmith.core.config import Config
@@ -239,7 +240,7 @@ def job_or_failure(make: Callable[[], Job | None]) -> Job | Failed | None:
     except Exception as error:
         if isinstance(error, TunesmithError) and not isinstance(error, OutOfResources):
             raise
-        return children.failed_by(error)
+        return failed_by(error)
 
 
 def compile_one(job: Job) -> Built:
@@ -273,11 +274,11 @@ def _run_task(task: Task, stop: threading.Event | None, turns: Turns) -> Built |
         with turns.beside():
             request = task.request()
     except Exception as error:
-        return children.failed_by(error)
+        return failed_by(error)
     try:
         answer = children.call(task.function, request, task.timeout_s, stop)
     except OSError as error:  # no process can be started
-        return children.failed_by(error)
+        return failed_by(error)
     if answer.failed is not None:
         return answer.failed
     if not task.output.exists():

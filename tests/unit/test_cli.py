@@ -500,9 +500,9 @@ def test_our_own_warnings_are_one_line(target: Target, tmp_path: Path) -> None:
     blocked = tmp_path / "a-file"
     blocked.write_text("")
     ended = in_a_process("tune", target("scale"), *SCALE, "--json", TUNESMITH_CACHE_DIR=str(blocked / "folder"))
-    assert ended.returncode == 0
+    assert ended.returncode == 1
     assert json.loads(ended.stdout)["results"][0]["measured"] == 8
-    warned = [line for line in ended.stderr.splitlines() if "warning" in line]
+    warned = [line for line in ended.stderr.splitlines() if "warning:" in line]
     assert warned
     assert all(line.startswith("tunesmith: warning: ") for line in warned)
 

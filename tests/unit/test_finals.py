@@ -75,6 +75,31 @@ class DriftingClock(ScriptedClock):
         return Sample(sample.seconds * self.factor) if len(self.asked) > self.after else sample
 
 
+@pytest.mark.parametrize("after", range(100, 500, 50))
+def test_a_clock_that_falls_between_two_races_leaves_nobody_out(after: int) -> None:
+    """A GPU that holds a fifth less from some moment on: who was timed before it looks better, and is not."""
+    clock = DriftingClock(lambda config: 0.7 + abs(c_of(config) - 40) / 100, noise=0.002)
+    clock.after, clock.factor = after, 1.2
+    found = tuned(clock, 64, strategy="random", default=Config(c=0)).tune(1, 64)
+    assert found.choice is not None
+    assert found.choice.config["c"] == 40
+
+
+def test_a_later_search_at_another_clock_compares_with_what_is_known() -> None:
+    """The first search has left a good one in the store; the second runs at a faster clock, and finds none better."""
+    clock = DriftingClock(lambda config: 0.7 + abs(c_of(config) - 40) / 100, noise=0.002)
+    clock.after = 10**9
+    first = tuned(clock, 64, strategy="random", default=Config(c=40), candidates=30).tune(1, 64)
+    assert first.choice is not None
+    assert first.choice.config["c"] == 40
+    clock.after, clock.factor = 0, 0.8
+    second = tuned(clock, 64, strategy="random", default=Config(c=40), candidates=60).tune(1, 64)
+    assert second.choice is not None
+    assert second.choice.config["c"] == 40
+    best = next(trial for trial in second.trials if trial.config["c"] == 40)
+    assert sorted(t.config["c"] for t in second.trials if t.level_s and t.level_s <= (best.level_s or 0.0)) == [40]
+
+
 def met(found: Summary, one: Config, other: Config) -> int:
     """How many rounds both were in."""
     rounds = {

@@ -18,10 +18,10 @@ from tests import isolated
 
 import tunesmith
 from tunesmith import Config, Failed, Measured
-from tunesmith.children import marked
 from tunesmith.cli import main
 from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithWarning, WorkerLost
 from tunesmith.options import options
+from tunesmith.processes import marked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are watched through /proc")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tunesmith.cli import main
 from tunesmith.options import options
 from tunesmith.report.terminal import watch
 from tunesmith.store import default_store
+from tunesmith.store.database import Database, Trouble
 
 FULL = Path("/dev/full")
 ROOT = Path(__file__).parents[2]
@@ -151,6 +153,80 @@ def test_a_search_goes_on_when_its_progress_cannot_be_written(terminal: bool, mo
     assert summary.choice.config["block"] == 1
 
 
+# --- results that cannot be stored ----------------------------------------------------------------------
+
+
+warned = pytest.mark.filterwarnings("default:tunesmith's store")
+
+
+def nothing_can_be_stored() -> None:
+    default_store().path.mkdir(parents=True)  # no file can be opened there
+
+
+@warned
+@pytest.mark.parametrize("more", [[], ["-q"]])
+def test_what_tune_finds_and_cannot_store_is_said_and_no_success(
+    target: str, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing_can_be_stored()
+    assert main(["tune", target, "--problem", "n=1", "--problem", "n=2", *more]) == 1
+    said = capsys.readouterr().err
+    assert "not stored: scale(n=1): 1.000 ms Config(block=1)" in said
+    assert "not stored: scale(n=2): 1.000 ms Config(block=1)" in said
+    assert f"({default_store().path}: " in said
+    assert "name another folder by TUNESMITH_CACHE_DIR" in said
+
+
+@warned
+def test_a_table_has_what_the_store_cannot_take(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing_can_be_stored()
+    table = tmp_path / "found.json"
+    assert main(["tune", target, "--problem", "n=1", "--table", str(table), "--json"]) == 1
+    said = capsys.readouterr()
+    assert "what was found of 1 problem is in no store" in said.err
+    assert f"wrote {table}" in said.err
+    assert [(one["problem"], one["config"]) for one in json.loads(said.out)["not_stored"]] == [("n=1", {"block": 1})]
+    assert "n=1" in table.read_text()
+
+
+@warned
+def test_what_is_interrupted_and_cannot_be_stored_is_not_called_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "interrupted_kernels.py"
+    stop = "def stop(config):\n    if config['block'] == 4: raise KeyboardInterrupt\n    return 1e-3\n"
+    file.write_text(stop + KERNELS.replace('lambda config: 1e-3 * config["block"]', "stop"))
+    nothing_can_be_stored()
+    assert main(["tune", f"{file}:scale", "--problem", "n=4", "--no-isolate"]) == 130
+    said = capsys.readouterr().err
+    assert "are lost (" in said
+    assert "measures only the rest" not in said
+
+
+@warned
+def test_what_refresh_finds_and_cannot_store_is_said_and_no_success(
+    target: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["tune", target, "--problem", "n=4", "-q"]) == 0
+    capsys.readouterr()
+
+    usual = Database.change
+
+    def full(self: Database, change: Any) -> Any:
+        if self.path == default_store().path:
+            raise Trouble("access", self.path, "database or disk is full")
+        return usual(self, change)
+
+    monkeypatch.setattr(Database, "change", full)
+    assert main(["store", "refresh", target, "--all"]) == 1
+    said = capsys.readouterr()
+    assert "not stored: scale(n=4): 1.000 ms Config(block=1)" in said.err
+    assert "database or disk is full" in said.err
+    assert "1 kept" in said.out
+
+
 # --- a sweep's results ------------------------------------------------------------------------------------
 
 
@@ -161,7 +237,7 @@ def test_a_sweep_says_that_its_results_are_in_no_store(
     monkeypatch.syspath_prepend(str(ROOT))
     problems = tmp_path / "problems.csv"
     problems.write_text("n\n1\n2\n")
-    default_store().path.mkdir(parents=True)  # no file can be opened there
+    nothing_can_be_stored()
     assert main(["sweep", str(problems), "--targets", target, "--quiet"]) == 1
     said = capsys.readouterr()
     assert "of 2 problems the results are in no store, but here alone" in " ".join(said.out.split())

@@ -240,6 +240,37 @@ def test_two_runs_export_the_same_bytes_and_a_replay_runs_the_same_configs(tmp_p
     assert (bad.returncode, "is not a plan" in bad.stderr) == (2, True)
 
 
+def test_plans_commands_say_what_they_did_beside_what_the_program_prints(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    exported = run(tmp_path, ["export", str(plan)], "one", "-1", "5", "6")
+    assert exported.stderr.splitlines()[-1] == f"tunesmith: wrote {plan}: 2 choices of 1 kernel"
+    replayed = run(tmp_path, ["replay", str(plan)], "one", "-1", "5")
+    assert replayed.stderr == f"tunesmith: replaying {plan}: 2 choices; a call that it does not know is an error\n"
+    nothing = run(tmp_path, ["export", str(plan)], "one", "-1")
+    assert nothing.stderr == f"tunesmith: wrote {plan}: the program made no choice\n"
+    failed = run(tmp_path, ["export", str(plan)], "one", "-1", "five")
+    assert failed.returncode == 1
+    assert "the program made no choice, or could not end as it should" in failed.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are another matter there")
+def test_an_exported_program_gets_the_commands_signals(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
+        "print('ready', flush=True)\nsignal.pause()\n"
+    )
+    whole = [sys.executable, "-m", "tunesmith", "plan", "export", str(tmp_path / "plan.json"), "--"]
+    command = subprocess.Popen([*whole, sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert command.stdout is not None
+    assert command.stdout.readline() == "ready\n"
+    command.terminate()
+    assert command.wait(60) == 7
+    command.stdout.close()
+    killed = subprocess.run([*whole, sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], check=False)
+    assert killed.returncode == 128 + 9
+
+
 def test_processes_add_to_one_file_and_those_that_disagree_are_named(tmp_path: Path) -> None:
     env = {"TUNESMITH_PLAN": str(tmp_path / "plan.json")}
     script = PROGRAM.replace("int(sys.argv[1])", "SIGN").replace("map(int, sys.argv[2:])", "NUMBERS")

@@ -103,6 +103,24 @@ def test_a_head_that_the_reader_takes_for_a_size(tmp_path: Path, name: str, code
     assert [(f.code, f.line) for f in found] == [(code, 2)]
 
 
+@pytest.mark.parametrize(
+    ("device", "hint"),
+    [("NVIDIA_H20O", "did you mean NVIDIA_H20"), ("NVIDIA_H999", "did you mean"), ("FOO", "a new one, or a slip")],
+)
+def test_a_device_of_no_list_is_a_warning_as_there_are_new_ones(tmp_path: Path, device: str, hint: str):
+    found = one(tmp_path, f"vllm/E=8,N=512,device_name={device}.json", ladder(GRID))
+    assert [(f.code, f.severity) for f in found] == [("unreachable", "warning")]
+    assert f"{device} is in no list of chips" in found[0].message
+    assert hint in found[0].message
+
+
+@pytest.mark.parametrize("device", ["NVIDIA_H200_MIG_1g.18gb", "AMD_Instinct_MI300X", "NVIDIA_H100_80GB_HBM3"])
+def test_chips_of_some_list_and_their_slices_are_known(device: str):
+    from tunesmith.tables.devices import is_known
+
+    assert is_known(device)
+
+
 # --- content ----------------------------------------------------------------------------------------
 
 
@@ -173,11 +191,43 @@ def test_values_that_no_kernel_takes(tmp_path: Path):
     ]
 
 
+def test_no_stages_are_what_tables_of_older_compilers_for_amd_say(tmp_path: Path):
+    rows = ladder({size: {**KNOBS, "num_stages": 0} for size in GRID})
+    assert one(tmp_path, "vllm/E=8,N=512,device_name=AMD_Instinct_MI300X.json", rows) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_warps": 6}, "num_warps=6 is no power of two"),
+        ({"num_warps": 64}, "num_warps=64: a block has at most 32"),
+        ({"num_stages": 0}, "num_stages=0 is no integer from 1 on"),
+    ],
+)
+def test_options_that_triton_takes_for_no_kernel(tmp_path: Path, options: dict[str, int], said: str):
+    timed = [{"kwargs": {"BLOCK": 48}, "num_warps": 4, "num_stages": 3, **options}, [1.0, 0.9, 1.1]]
+    data = json.dumps({"key": [1], "configs_timings": [timed]}).encode()
+    found = one(tmp_path, "scale.autotune.json", data)
+    assert [(f.code, f.severity) for f in found] == [("value", "error")]
+    assert said in found[0].message
+
+
+def test_knobs_of_a_table_for_aiters_triton_kernels(tmp_path: Path):
+    data = json.dumps({"any": {**KNOBS, "BLOCK_SIZE_M": 48}, "M_LEQ_64": {**KNOBS, "num_stages": 0}}).encode()
+    found = one(tmp_path, "gfx950-GEMM-A16W16.json", data)
+    assert [f.message for f in found if f.code == "value"] == [
+        "row any: BLOCK_SIZE_M=48 is no power of two (below 2^30)"
+    ]
+
+
 @pytest.mark.parametrize(
     ("wrong", "code", "said"),
     [
         ({"GROUP_SIZE_M": 0}, "value", "GROUP_SIZE_M=0 is no integer from 1 on"),
-        ({"num_stages": -1}, "value", "num_stages=-1 is no integer from 0 on"),
+        ({"num_stages": -1}, "value", "num_stages=-1 is no integer from 1 on"),
+        ({"num_stages": 0}, "value", "num_stages=0 is no integer from 1 on"),
+        ({"num_warps": 3}, "value", "num_warps=3 is no power of two"),
+        ({"BLOCK_SIZE_N": -64}, "value", "BLOCK_SIZE_N=-64 is no power of two"),
         ({"num_stages": "3"}, "value", "num_stages='3'"),
         ({"num_warp": 4}, "knob", "did you mean 'num_warps'?"),
         ({"BLOCK_SIZE_K": None}, "knob", "BLOCK_SIZE_K is missing"),

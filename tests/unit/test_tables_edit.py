@@ -266,6 +266,35 @@ def test_explain_and_diff(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert json.loads(capsys.readouterr().out)["changes"] == [{"key": {"M": 1024}, "before": KNOBS, "after": None}]
 
 
+@pytest.mark.parametrize(
+    ("source", "name", "why"),
+    [
+        ("vllm/E=8,N=512,device_name=NVIDIA_H200.json", "merged.json", "not a table of a known format"),
+        ("sglang/E=8,N=512,device_name=NVIDIA_H200.json", "m/E=8,N=512,device_name=NVIDIA_H200.json", "of vllm-moe"),
+        ("vllm/E=8,N=512,device_name=NVIDIA_H200.json", "merged.csv", "would not be read again"),
+    ],
+)
+def test_a_merge_is_not_written_where_no_command_would_read_it_as_what_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, name: str, why: str
+):
+    one, other = put(tmp_path, source, ladder([1, 64])), put(tmp_path, f"vllm-more/{source}", ladder([1, 128]))
+    output = tmp_path / name
+    assert main(["table", "merge", str(one), str(other), "-o", str(output)]) == 2
+    said = capsys.readouterr().err
+    assert why in said
+    assert f"good names: {one.name}" in said
+    assert not output.exists()
+
+
+def test_a_merge_of_a_format_that_is_given_is_written_where_it_is_read_with_it(tmp_path: Path):
+    name = "E=8,N=512,device_name=NVIDIA_H200.json"
+    one, other = put(tmp_path, f"sglang/{name}", ladder([1])), put(tmp_path, f"sglang/more/{name}", ladder([128]))
+    output = tmp_path / "m" / name
+    assert main(["table", "merge", str(one), str(other), "-o", str(output), "--format", "sglang-moe"]) == 0
+    assert main(["table", "explain", str(output), "--at", "M=100", "--format", "sglang-moe"]) == 0
+    assert main(["table", "merge", str(one), "-o", str(tmp_path / "x.json"), "--format", "sglang-moe"]) == 2
+
+
 def test_import_export_convert_and_merge(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     source = put(tmp_path, "vllm/E=8,N=512,device_name=NVIDIA_H200.json", ladder([1, 64], triton_version="3.6.0"))
     ours, out = tmp_path / "moe.json", tmp_path / "out"

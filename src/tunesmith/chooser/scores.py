@@ -60,7 +60,7 @@ def _strides(array: Any) -> tuple[int, ...]:
 
 def _rows(trials: Sequence[Trial], choice: Choice, of: Any, library: Config) -> list[str]:
     """Candidate, microseconds with their spread, percent of the best, knobs."""
-    best_s = min(t.outcome.median_s for t in trials if isinstance(t.outcome, Measured))
+    best_s = min(level for t in trials if (level := t.level_s) is not None)
     cells: list[tuple[str, ...]] = []
     for trial in trials:
         name, own = of(trial.config)
@@ -70,7 +70,7 @@ def _rows(trials: Sequence[Trial], choice: Choice, of: Any, library: Config) -> 
         mark = "chosen" if trial.config == choice.config else "library" if trial.config == library else ""
         knobs = ", ".join(f"{knob}={value}" for knob, value in own.items())
         spread = f"[{1e6 * low:.2f}, {1e6 * high:.2f}]"
-        cells.append((name, f"{1e6 * median:.2f} us", spread, f"{best_s / median:.1%}", mark, knobs))
+        cells.append((name, f"{1e6 * median:.2f} us", spread, f"{best_s * trial.drift / median:.1%}", mark, knobs))
     widths = [max(len(row[i]) for row in cells) for i in range(5)]
     sides = "<>>><"
     return [
@@ -97,7 +97,7 @@ def _conclusion(verdict: Verdict | None, choice: Choice, of: Any, library: Confi
     name = of(choice.config)[0]
     if verdict is None:
         return f"{name} serves ({choice.source}): {choice.note or 'nothing was measured'}"
-    times = {t.config: t.outcome.median_s for t in verdict.ranking if isinstance(t.outcome, Measured)}
+    times = {trial.config: trial.level_s for trial in verdict.ranking}
     theirs, mine = times.get(library), times.get(choice.config)
     if choice.config == library:
         return (

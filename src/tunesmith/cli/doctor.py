@@ -75,7 +75,7 @@ def _isolation() -> str:
     except OSError as error:
         return f"does not work: {error}"
     try:
-        answer = worker.call("tunesmith.children:is_guarded", {}, _WORKER_S)
+        answer = worker.call("tunesmith.answering:is_guarded", {}, _WORKER_S)
     finally:
         worker.end()
     if answer is None or answer.failed is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tunesmith.cli.not_stored import why_not_stored
 from tunesmith.cli.output import note
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed
@@ -106,10 +107,11 @@ class IntoTable:
         try:
             whole = edit.add(self.path, table)
         except OSError as error:
-            raise BadInput(
-                f"--table {self.path} cannot be written: {error.strerror or error}; what was found is in the store, "
-                "and the same command with another file does not measure it again"
-            ) from error
+            stored = (
+                "; what was found is in the store, and the same command with another file does not measure it again"
+            )
+            said = f"--table {self.path} cannot be written: {error.strerror or error}"
+            raise BadInput(said + ("" if why_not_stored() else stored)) from error
         counts = ", ".join(f"{n} {what}" for what, n in sorted(Counter(self.became.values()).items()))
         note(f"wrote {self.path}: {count(len(whole.rows), 'row')}, of these problems {counts}")
 

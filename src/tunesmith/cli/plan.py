@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from tunesmith.cli.output import GOOD, NO, AsJson, Commands, print_json
+from tunesmith.cli.output import GOOD, NO, AsJson, Commands, note, print_json
 from tunesmith.errors import BadInput
+from tunesmith.report.units import count
 
 if TYPE_CHECKING:
     from tunesmith.core.config import Config
     from tunesmith.core.key import Key
+    from tunesmith.plan import Plan
 
 app = typer.Typer(cls=Commands, help="The Choices a program makes, as a file: write, replay, show, compare.")
 
@@ -30,9 +31,16 @@ PlanFile: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="A pla
 def export(file: Annotated[Path, typer.Argument(metavar="FILE", help="The plan to write.")], command: Command) -> None:
     """Run a program, and write the Choices that it and its child processes make. What was in the file is replaced."""
     from tunesmith.plan import Plan
+    from tunesmith.processes import run_in_our_place
 
+    _refuse_no_program(command)
     Plan({}).write(file)
-    _run(command, {"TUNESMITH_PLAN": str(file.absolute())})
+    code = run_in_our_place(command, {"TUNESMITH_PLAN": str(file.absolute())})
+    plan = Plan.read(file)
+    kernels = count(len({key.kernel for key in plan.choices}), "kernel")
+    none = "the program made no choice" + (", or could not end as it should" if code else "")
+    note(f"wrote {file}: {f'{_choices(plan)} of {kernels}' if plan.choices else none}")
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -48,16 +56,22 @@ def replay(
 
     plan = Plan.read(file)
     Replay(lambda: plan, miss, str(file))  # a bad `miss` is said before anything runs
-    _run(command, {"TUNESMITH_REPLAY": str(file.absolute()), "TUNESMITH_REPLAY_MISS": miss})
-
-
-def _run(command: list[str], environment: Mapping[str, str]) -> NoReturn:
-    """Become the program: its output, signals and exit code are its own."""
-    if shutil.which(command[0]) is None:
-        raise BadInput(f"{command[0]!r} is not a program that can be run; write: -- python prog.py …")
+    _refuse_no_program(command)
+    otherwise = "is an error" if miss == "error" else "runs with its kernel's default"
+    note(f"replaying {file}: {_choices(plan)}; a call that it does not know {otherwise}")
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execvpe(command[0], command, {**os.environ, **environment})
+    replayed = {"TUNESMITH_REPLAY": str(file.absolute()), "TUNESMITH_REPLAY_MISS": miss}
+    os.execvpe(command[0], command, {**os.environ, **replayed})  # output, signals and exit code are the program's
+
+
+def _refuse_no_program(command: list[str]) -> None:
+    if shutil.which(command[0]) is None:
+        raise BadInput(f"{command[0]!r} is not a program that can be run; write: -- python prog.py …")
+
+
+def _choices(plan: Plan) -> str:
+    return count(len(plan.choices), "choice")
 
 
 @app.command()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from tunesmith.cli.not_stored import NotStored
 from tunesmith.cli.output import CANNOT_TELL, GOOD, NO, AsJson, answers_only, detail, print_json
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, wanted
 from tunesmith.cli.stored import stored
@@ -31,7 +32,8 @@ def refresh(
 ) -> None:
     """Time what was found under other versions again: what is in use against the next best, and nothing else.
 
-    Exit codes: 0 done, 1 of some problem nothing works any more, 3 some could not be looked at.
+    Exit codes: 0 done, 1 of some problem nothing works any more or what was found could not be stored, 3 some could not
+    be looked at.
     """
     from tunesmith.events import watched
     from tunesmith.refresh import BEST
@@ -45,20 +47,25 @@ def refresh(
         todo = wanted(kernel, problem, problems).problems if problem or problems else known.problems
         found: list[Refreshed] = []
         unknown: list[str] = []
+        unkept = NotStored(kernel.kernel.name)
         with Progress(total=len(todo), detail=detail()) as progress, watched(progress):
             for one in todo:
                 result = kernel.refresh(best=best or BEST, anyway=all_, **kernel.inputs(one))
                 if result is None:
                     unknown.append(one.text)
-                else:
-                    found.append(result)
+                    continue
+                found.append(result)
+                if result.fate in ("kept", "changed"):
+                    unkept.look_at(one, result.after)
     if json:
-        print_json("store-refresh", _data(found, unknown, known.left, known.hard))
+        data = _data(found, unknown, known.left, known.hard)
+        print_json("store-refresh", {**data, "not_kept": unkept.data()})
     else:
         from tunesmith.report.terminal import print_lines
 
         print_lines(_text(kernel.kernel.name, found, unknown, known.left, known.hard))
-    failed = any(result.fate == "failed" for result in found)
+    unkept.say()
+    failed = bool(unkept.found) or any(result.fate == "failed" for result in found)
     raise typer.Exit(NO if failed else CANNOT_TELL if unknown or known.left else GOOD)
 
 

@@ -162,7 +162,9 @@ def merge(
 
     if prefer not in ("first", "fastest"):
         raise BadInput(f"--prefer {prefer}: good ones: first, fastest")
-    merged = edit.merge([formats.read(file, format) for file in files], prefer)
+    sheets = [formats.read(file, format) for file in files]
+    merged = edit.merge(sheets, prefer)
+    edit.refuse_other_reading(output, merged.document, sheets[0], format)
     _write({output: merged.document.data()})
     for said in merged.notes:
         note(said)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from tunesmith.cli.into_table import IntoTable
+from tunesmith.cli.not_stored import NotStored, why_not_stored
 from tunesmith.cli.output import GOOD, INTERRUPTED, NO, USAGE, AsJson, answers_only, complain, detail, note, print_json
 from tunesmith.cli.problems import ProblemOption, ProblemsOption, rows_of_others, wanted
 from tunesmith.cli.target import TargetArgument, find_target
@@ -99,8 +100,12 @@ def tune(
             note(f"skipped {rows_of_others(todo.others)}")
         by_hand = len(todo.problems) if retry else todo.typed
         into = None if table is None else IntoTable.at(table)
-        session = _Session(kernel, todo.problems, budget, launches, strategy, by_hand, isolate, json, into, near)
+        unkept = NotStored(kernel.kernel.name)
+        session = _Session(
+            kernel, todo.problems, budget, launches, strategy, by_hand, isolate, json, into, near, unkept
+        )
         code = session.run()
+        session.not_stored.say()
         if into is not None:
             into.write()
     if json:
@@ -212,7 +217,8 @@ class _Session:
     isolate: bool | None
     quiet: bool
     into: IntoTable | None
-    near: Sequence[Path] = ()
+    near: Sequence[Path]
+    not_stored: NotStored
     results: list[_Result] = field(default_factory=list[_Result])
     interrupted: dict[str, Any] | None = None
 
@@ -251,7 +257,7 @@ class _Session:
             return INTERRUPTED
         if any(result.bad for result in self.results):
             return USAGE
-        return NO if any(result.error for result in self.results) else GOOD
+        return NO if self.not_stored.found or any(result.error for result in self.results) else GOOD
 
     @property
     def _journal(self) -> Journal:
@@ -291,6 +297,7 @@ class _Session:
             progress.close()
             hopeless = failed and isinstance(error, NoWorkingConfig)
             return _Result(problem, seen, str(error), hopeless=hopeless, before=before)
+        self.not_stored.look_at(problem, summary.choice)
         if self.into is not None:
             self.into.take(self.kernel, key, arguments, summary, before, isolate)
         return _Result(problem, summary, before=before)
@@ -317,16 +324,15 @@ class _Session:
             complain(result.error.splitlines()[0] if self.quiet else result.error)
 
     def _keep(self, problem: Problem, arguments: Mapping[str, Any]) -> None:
-        """Say what Ctrl-C left: every finished Trial is in the store already."""
+        """Say what Ctrl-C left: every finished Trial is in the store already, where that can be written."""
         from tunesmith.report.units import count, problem_line
 
         key, _, trials = self.kernel.explanation(**arguments)
-        self.interrupted = {"problem": key.problem.text, "trials_kept": len(trials)}
+        why, of = why_not_stored(), f"{count(len(trials), 'trial')} of {key.kernel}({problem_line(problem)})"
+        self.interrupted = {"problem": key.problem.text, "trials_kept": 0 if why else len(trials)}
         done = f"; {len(self.results)} of {len(self.problems)} problems are done" if len(self.problems) > 1 else ""
-        complain(
-            f"interrupted: {count(len(trials), 'trial')} of {key.kernel}({problem_line(problem)}) are kept, "
-            f"and the same command measures only the rest{done}"
-        )
+        fate = f"lost ({why})" if why else "kept, and the same command measures only the rest"
+        complain(f"interrupted: {of} are {fate}{done}")
 
     def data(self) -> dict[str, Any]:
         from tunesmith.report.data import summary_data
@@ -341,5 +347,6 @@ class _Session:
         ]  # fmt: skip
         table = None if self.into is None else self.into.data()
         return {
-            "kernel": self.kernel.kernel.name, "interrupted": self.interrupted, "results": results, "table": table
+            "kernel": self.kernel.kernel.name, "interrupted": self.interrupted, "results": results, "table": table,
+            "not_stored": self.not_stored.data(),
         }  # fmt: skip

@@ -127,6 +127,7 @@ class Trial:
         compile_s: seconds the compiler took, `None` where nothing was compiled for it.
         soft: versions of language, compiler, driver and Python under which it was found.
         checked: what its results were compared with, empty where they were not (see `Choice`).
+        drift: how many times as long launches took in its race as in the first of its search, by who was in both.
     """
 
     config: Config
@@ -136,6 +137,13 @@ class Trial:
     compile_s: float | None = None
     soft: Mapping[str, str] = field(default_factory=dict[str, str])
     checked: str = ""
+    drift: float = 1.0
+
+    @property
+    def level_s(self) -> float | None:
+        """Its median at the clock of the search's first race: what Trials of different races are compared by; `None`
+        where it was not measured."""
+        return self.outcome.median_s / self.drift if isinstance(self.outcome, Measured) else None
 
     def _repr_html_(self) -> str:
         from tunesmith.core.notebook import trials_html
@@ -223,6 +231,7 @@ def trial_to_data(trial: Trial) -> dict[str, Any]:
         "compile_s": trial.compile_s,
         "soft": dict(trial.soft),
         **({"checked": trial.checked} if trial.checked else {}),
+        **({"drift": trial.drift} if trial.drift != 1.0 else {}),
     }
 
 
@@ -258,6 +267,7 @@ def trial_from_data(data: Mapping[str, Any]) -> Trial:
             None if compile_s is None else float(compile_s),
             soft,
             str(data.get("checked", "")),
+            Sample(float(data.get("drift", 1.0))).seconds,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not a Trial: {type(error).__name__}: {error}") from error

@@ -76,7 +76,8 @@ def tuned_of(problem: Problem, trials: Sequence[Trial]) -> Tuned | None:
     for trial in trials:
         if isinstance(trial.outcome, Measured):
             paired = side_by_side(trial, best)
-            ratio = trial.outcome.median_s / best.outcome.median_s if paired is None else paired
+            levels = trial.outcome.median_s / trial.drift, best.outcome.median_s / best.drift
+            ratio = levels[0] / levels[1] if paired is None else paired
             losses[trial.config], seconds[trial.config] = max(0.0, ratio - 1), trial.outcome.median_s
     losses[best.config] = 0.0
     return Tuned(problem, losses, seconds)

@@ -96,7 +96,7 @@ def pick(
     first = "number 1" if fastest is ranking[0] else "the fastest of those timed beside what was in use"
     winner, why = fastest, ""
     if how == "overlap":
-        winner = min(_overlapping(ranking), key=lambda t: (t.trial.resources.shared_bytes or 0, t.median_s))
+        winner = min(_overlapping(ranking), key=lambda t: (t.trial.resources.shared_bytes or 0, t.level_s))
         why = "its spread overlaps that of number 1, and it takes less shared memory"
     elif how == "cheapest":
         if in_use is not None and not _beaten(in_use, fastest, margin, confidence):
@@ -131,7 +131,7 @@ def apart(trials: Sequence[Trial], margin: float = MARGIN, incumbent: Config | N
     if not ranking:
         return []
     fastest = ranking[0]
-    near = [t for t in ranking if t.median_s <= fastest.median_s * (1 + NEAR * margin)][:FINALISTS]
+    near = [t for t in ranking if t.level_s <= fastest.level_s * (1 + NEAR * margin)][:FINALISTS]
     deciding = [*near, *[t for t in ranking if t.trial.config == incumbent and t not in near]]
     met = all(t is fastest or len(t.shared_with(fastest)) >= 2 for t in deciding)
     return [] if met else [t.trial.config for t in deciding]
@@ -195,11 +195,12 @@ class _Timed:
     """A Trial's figures, worked out once.
 
     Attributes:
+        level_s: its median as those of all races can be compared.
         rounds: seconds by round; the median where a round has several samples.
     """
 
     trial: Trial
-    median_s: float
+    level_s: float
     count: int
     rounds: Mapping[int, float]
 
@@ -211,12 +212,12 @@ class _Timed:
             if sample.round >= 0:
                 by_round.setdefault(sample.round, []).append(sample.seconds)
         rounds = {number: mine[0] if len(mine) == 1 else median(mine) for number, mine in by_round.items()}
-        return cls(trial, trial.outcome.median_s, len(trial.outcome.samples), rounds)
+        return cls(trial, trial.outcome.median_s / trial.drift, len(trial.outcome.samples), rounds)
 
     @property
     def least_s(self) -> float:
         assert isinstance(self.trial.outcome, Measured)
-        return min(self.trial.outcome.samples_s)
+        return min(self.trial.outcome.samples_s) / self.trial.drift
 
     @property
     def step_s(self) -> float:
@@ -226,7 +227,8 @@ class _Timed:
     @property
     def spread_s(self) -> tuple[float, float]:
         assert isinstance(self.trial.outcome, Measured)
-        return self.trial.outcome.spread_s
+        low, high = self.trial.outcome.spread_s
+        return low / self.trial.drift, high / self.trial.drift
 
     def shared_with(self, other: _Timed) -> list[int]:
         """The rounds that both were in; none where they were timed by different searches."""
@@ -235,13 +237,13 @@ class _Timed:
     def ratio_to(self, other: _Timed, confidence: float) -> tuple[float, float, float]:
         """How much longer it takes, with bounds, by the rounds both were in.
 
-        By the medians, and nothing is sure, where they were not timed side by side.
+        By the levels, and nothing is sure, where they were not timed side by side.
         """
         if self is other:
             return 1.0, 1.0, 1.0
         shared = self.shared_with(other)
         if len(shared) < 2:
-            return self.median_s / other.median_s, 0.0, float("inf")
+            return self.level_s / other.level_s, 0.0, float("inf")
         return paired_ratio([self.rounds[r] for r in shared], [other.rounds[r] for r in shared], confidence)
 
 
@@ -250,7 +252,7 @@ def _ranked(timed: Sequence[_Timed]) -> list[_Timed]:
     and was compared with the others then."""
     most = max((t.count for t in timed), default=0)
     to_the_end = _in_to_the_end(timed)
-    return sorted(timed, key=lambda t: (t not in to_the_end or t.count < min(ENOUGH, most), t.median_s))
+    return sorted(timed, key=lambda t: (t not in to_the_end or t.count < min(ENOUGH, most), t.level_s))
 
 
 def _in_to_the_end(timed: Iterable[_Timed]) -> set[_Timed]:

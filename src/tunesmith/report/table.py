@@ -78,7 +78,7 @@ class _ScoreTable:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured Config: its rank from 1, how many times longer it takes than number 1, and its mark."""
+    """One measured Config: its rank from 1, how many times longer it takes than number 1 at one clock, its mark."""
 
     rank: int
     trial: Trial
@@ -92,10 +92,14 @@ def rows_of(verdict: Verdict | None, top: int | None = None) -> list[Row]:
     if verdict is None:
         return []
     marks = {**dict.fromkeys(verdict.ties, "tie"), verdict.winner.config: "winner"}
-    measured = [(trial, trial.outcome) for trial in verdict.ranking if isinstance(trial.outcome, Measured)]
+    measured = [
+        (trial, trial.outcome, trial.outcome.median_s / trial.drift)
+        for trial in verdict.ranking
+        if isinstance(trial.outcome, Measured)
+    ]
     rows = [
-        Row(rank, trial, outcome, outcome.median_s / measured[0][1].median_s, marks.get(trial.config, ""))
-        for rank, (trial, outcome) in enumerate(measured, 1)
+        Row(rank, trial, outcome, level_s / measured[0][2], marks.get(trial.config, ""))
+        for rank, (trial, outcome, level_s) in enumerate(measured, 1)
     ]
     return rows if top is None else [row for row in rows if row.rank <= top or row.mark == "winner"]
 

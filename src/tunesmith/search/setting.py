@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tunesmith.core.config import Config
-from tunesmith.core.outcome import Measured, Trial
+from tunesmith.core.outcome import Trial
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.core.stopping import MARGIN
@@ -80,11 +80,11 @@ class Setting:
 
 
 def seconds_of(trial: Trial) -> float | None:
-    """A Trial's median in seconds, `None` for one that was not measured."""
-    return trial.outcome.median_s if isinstance(trial.outcome, Measured) else None
+    """A Trial's seconds, as those of all races can be compared; `None` for one that was not measured."""
+    return trial.level_s
 
 
 def fastest(trials: Iterable[Trial]) -> Trial | None:
-    """The Trial of the smallest median, the first of equals; `None` where nothing was measured."""
+    """The Trial of the fewest seconds, the first of equals; `None` where nothing was measured."""
     timed = [(seconds, i, trial) for i, trial in enumerate(trials) if (seconds := seconds_of(trial)) is not None]
     return min(timed)[2] if timed else None

@@ -124,7 +124,7 @@ class _Field:
             place = self._place[trial.config]
             match trial.outcome:
                 case Measured():
-                    self.values[place] = log(trial.outcome.median_s)
+                    self.values[place] = log(trial.outcome.median_s / trial.drift)
                 case Untried():
                     pass
                 case _:

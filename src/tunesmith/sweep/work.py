@@ -166,12 +166,12 @@ def tune(task: Mapping[str, Any], tell: Tell | None = None) -> dict[str, Any]:
         That; or `GONE` and why, where the device does not answer any more: what came of the problem is no fault of its
         own, and this process is of no more use.
     """
-    from tunesmith import children
+    from tunesmith import answering
 
     [work] = _work
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as said:
-        result, failure, error = attempt("launch", lambda: _tuned(work, Task(**task), tell or children.tell))
+        result, failure, error = attempt("launch", lambda: _tuned(work, Task(**task), tell or answering.tell))
     if result is None or result.fate == "failed":
         why = result.error if result is not None else failure.reason if failure is not None else ""
         if trouble := _trouble(work):

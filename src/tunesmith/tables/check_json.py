@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from tunesmith.tables.sheet import Cells, Finding, Severity, Sheet
 
 MOE = ("sglang-moe", "vllm-moe")
 GEMM = ("sglang-gemm", "vllm-gemm")
+#: other formats whose rows are launched by Triton, with its options beside the kernel's own knobs
+LAUNCHED_BY_TRITON = ("aiter-triton", "triton-autotune", "inductor")
 #: A table whose smallest size is above this serves decoding from a row made for something else.
 LOW = 16
 #: and one whose largest is below this, prefill.
 HIGH = 256
+#: of a block, on every chip: a warp has 32 threads or more
+MOST_WARPS = resources.MOST_THREADS // 32
 #: up to which size the tables of up and down projection are compared
 DOWN_UPTO = 8192
 #: knobs that a row can't do without, and all that the engines' own kernels and Triton take: any other ends the launch
@@ -36,8 +41,8 @@ FLASHINFER_METADATA = (
 
 def of_sheet(sheet: Sheet, device: str, upto: int) -> list[Finding]:
     """What is wrong in one table; see `check.Options`."""
-    if sheet.format == "aiter-triton":
-        return _bounds(sheet)
+    if sheet.format in LAUNCHED_BY_TRITON:
+        return [*_launches(sheet), *(_bounds(sheet) if sheet.format == "aiter-triton" else [])]
     if sheet.format in ("flashinfer", "tensorrt-llm"):
         return _cache(sheet, device)
     if sheet.name is None or sheet.engine is None or sheet.format not in (*MOE, *GEMM, "vllm-flydsl", "vllm-mamba"):
@@ -72,9 +77,9 @@ def _of(row: Cells, why: str) -> str:
 
 
 def _name(sheet: Sheet, name: names.Name) -> list[Finding]:
-    """Names that no run ever looks for."""
+    """Names that no run ever looks for, or perhaps none."""
     return [
-        sheet.finding("unreachable", severity, f"never looked for: {why}")
+        sheet.finding("unreachable", severity, f"never looked for: {why}" if severity == "error" else why)
         for severity, why in [*_device(sheet, name.device), *_dtype(sheet, name), *_spelling(sheet, name)]
     ]
 
@@ -82,6 +87,10 @@ def _name(sheet: Sheet, name: names.Name) -> list[Finding]:
 def _device(sheet: Sheet, device: str) -> list[tuple[Severity, str]]:
     if not device:
         return [("error", "the name of the device is empty")]
+    if not devices.is_known(device):
+        near = get_close_matches(device, devices.all_known(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return [("warning", f"{device} is in no list of chips that we know: a new one, or a slip of the hand{hint}")]
     if device in devices.NEVER_REPORTED:
         return [("error", f"public drivers report no {device}, but a longer name")]
     if device in devices.RENAMED and sheet.engine == "vllm":
@@ -156,7 +165,10 @@ def _order(sheet: Sheet) -> list[Finding]:
 
 
 def _row(sheet: Sheet, name: names.Name, row: Cells, config: Mapping[str, Any]) -> list[Finding]:
-    wrong = [*_values(config), *(_knobs(config, sheet.format in MOE) if sheet.format in (*MOE, *GEMM) else ())]
+    wrong = [
+        *_values(config, _vendor(name.device)),
+        *(_knobs(config, sheet.format in MOE) if sheet.format in (*MOE, *GEMM) else ()),
+    ]
     found: list[tuple[str, Severity, str]] = [(code, "error", why) for code, why in wrong]
     block, k = name.block, config.get("BLOCK_SIZE_K")
     if block is not None and all(block) and type(k) is int and k > 0:
@@ -164,7 +176,7 @@ def _row(sheet: Sheet, name: names.Name, row: Cells, config: Mapping[str, Any]) 
     return [sheet.finding(code, severity, _of(row, why), row.line) for code, severity, why in found]
 
 
-def _values(config: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _values(config: Mapping[str, Any], vendor: str) -> list[tuple[str, str]]:
     """Knobs that Triton can't take: it computes with powers of two. And values that are none of a knob's."""
     found: list[tuple[str, str]] = []
     try:
@@ -176,7 +188,8 @@ def _values(config: Mapping[str, Any]) -> list[tuple[str, str]]:
             continue
         if type(value) is not int or not 1 <= value <= resources.MOST_KNOB or value & (value - 1):
             found.append(("value", f"{knob}={repr(value)[:40]} is no power of two (below 2^30)"))
-    for knob, least in (("GROUP_SIZE_M", 1), ("num_stages", 0), ("SPLIT_K", 1)):
+    # Triton's compiler for AMD once took 0 stages for a loop that is not pipelined
+    for knob, least in (("GROUP_SIZE_M", 1), ("num_stages", 0 if vendor == "AMD" else 1), ("SPLIT_K", 1)):
         value = config.get(knob, least)
         if type(value) is not int or not least <= value <= resources.MOST_KNOB:
             found.append(("value", f"{knob}={repr(value)[:40]} is no integer from {least} on (to 2^30)"))
@@ -205,6 +218,21 @@ def _quantised(sheet: Sheet, k: int, block_k: int) -> list[tuple[str, Severity, 
 
 
 # --- other formats ----------------------------------------------------------------------------------
+
+
+def _launches(sheet: Sheet) -> list[Finding]:
+    """Values that Triton's launcher takes for no kernel; the kernel's own knobs may have any."""
+    vendor = "AMD" if sheet.format == "aiter-triton" else "others"
+    known = (*TILES, "GROUP_SIZE_M", "num_warps", "num_stages") if vendor == "AMD" else ("num_warps", "num_stages")
+    found: list[Finding] = []
+    for row in sheet.rows:
+        options = {knob: value for knob, value in (row.config or {}).items() if knob in known}
+        wrong = _values(options, vendor)
+        warps = options.get("num_warps", 1)
+        if type(warps) is int and warps > MOST_WARPS and not wrong:
+            wrong = [("value", f"num_warps={warps}: a block has at most {MOST_WARPS}")]
+        found += [sheet.finding(code, "error", _of(row, why), row.line) for code, why in wrong]
+    return found
 
 
 def _bounds(sheet: Sheet) -> list[Finding]:

@@ -264,6 +264,30 @@ def _in_order(base: Sheet, inside: jsontext.Members, new: Sequence[tuple[str, An
 # --- writing ----------------------------------------------------------------------------------------
 
 
+def refuse_other_reading(path: Path, document: Document, like: Sheet, format: str | None) -> None:
+    """See that a table will be read again under a name as what it is: many formats are told by the file's name alone.
+
+    Args:
+        like: the table it was made of. format: as the next reader will be told, too.
+
+    Raises:
+        BadInput: naming a good name.
+    """
+    try:
+        found = formats.parse(path, document.data(), format).format
+        why = f"it would be read as a table of {found}"
+    except BadInput as error:
+        found, why = "", str(error).removeprefix(f"{path}: ")
+    if found != like.format:
+        lies = like.path.parent.name or like.path.absolute().parent.name
+        folder = "" if not found else f", in a folder whose name says so too, as {lies!r} does"
+        given = "" if format else f"; or give --format {like.format} here, and to whatever reads it"
+        raise BadInput(
+            f"{path} would not be read again as the table of {like.format} that it is: {why}; good names: "
+            f"{like.path.name}{folder}, or another of its form{given if found else ''}"
+        )
+
+
 def write(path: Path, data: bytes) -> Path | None:
     """Write a table whole or not at all. What is there is kept beside it if it, or a row of it, can't be read.
 
