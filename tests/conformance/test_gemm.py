@@ -276,7 +276,7 @@ def test_the_copy_engine_reads_both_matrices_on_hopper(launched: Any, persistent
             assert given[-1](256, 128, None).shape == (256,)
 
 
-def test_few_rows_are_multiplied_the_other_way_round_and_launched_before_the_kernel_before_has_ended(
+def test_few_rows_are_multiplied_the_other_way_round_and_all_begin_before_the_kernel_before_has_ended(
     launched: Any,
 ) -> None:
     def compiled(m: int, device: Device | None = None, **how: object) -> Any:
@@ -297,9 +297,12 @@ def test_few_rows_are_multiplied_the_other_way_round_and_launched_before_the_ker
         )
         assert made.metadata.launch_pdl
         assert ("wgmma.mma_async" in code) == (m > 1)
-    many = compiled(65, BLOCK_M=64)
-    assert "griddepcontrol" not in many.asm["ptx"]
-    assert not many.metadata.launch_pdl
+    for how in ({"TMA": True}, {"TMA": True, "PERSISTENT": True}):
+        code = compiled(640, BLOCK_M=64, **how).asm["ptx"].partition(".visible .entry")[2]
+        first = min(
+            code.index(word) for word in ("st.global", "ld.global", "cp.async.bulk", "tensormap") if word in code
+        )
+        assert code.index("griddepcontrol.wait") < first
     elsewhere = compiled(7, known_device("NVIDIA A100-SXM4-80GB")).constants
     assert not elsewhere["DEPENDENT"]
     assert "launch_pdl" not in elsewhere

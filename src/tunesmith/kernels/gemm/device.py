@@ -136,7 +136,7 @@ def _wait(b, n, k, K, stride_bk, stride_bn, DEPENDENT: tl.constexpr):
 
 @triton.jit
 def _let_begin(DEPENDENT: tl.constexpr):
-    """Let the kernel behind this one be launched, as soon as every program is here: all that is left is to write."""
+    """Let the kernel behind this one be launched, as soon as every program is here or has ended. It waits in turn."""
     if DEPENDENT:
         gdc_launch_dependents()
 
@@ -204,10 +204,12 @@ def gemm_persistent(
     stride_az, stride_am, stride_ak, stride_bz, stride_bk, stride_bn,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     EVEN_K: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, ACTIVATION: tl.constexpr,
-    DESCRIBED: tl.constexpr, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr,
+    DESCRIBED: tl.constexpr, A_TURNED: tl.constexpr, B_TURNED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """The same with as many programs as the GPU runs at once, each of which takes one tile after the other."""
     tiles, steps = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
+    if DEPENDENT:
+        gdc_wait()
     if DESCRIBED:
         a = _described(a, M, K, stride_am, stride_ak, BLOCK_M, BLOCK_K, A_TURNED)
         b = _described(b, K, N, stride_bk, stride_bn, BLOCK_K, BLOCK_N, B_TURNED)
@@ -226,6 +228,7 @@ def gemm_persistent(
                 0, steps, BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K, WIDE, PRECISION, False,
             )  # fmt: skip
         _finish(total, bias, c + z * M * N, m, n, M, N, WIDE, ACTIVATION)
+    _let_begin(DEPENDENT)
 
 
 @triton.jit

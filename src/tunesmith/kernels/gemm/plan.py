@@ -23,7 +23,7 @@ COMPUTED = {
         "launch_pdl",
     }),
     "gemm_persistent": frozenset({
-        "EVEN_K", "WIDE", "PRECISION", "ACTIVATION", "DESCRIBED", "A_TURNED", "B_TURNED",
+        "EVEN_K", "WIDE", "PRECISION", "ACTIVATION", "DESCRIBED", "A_TURNED", "B_TURNED", "DEPENDENT", "launch_pdl",
     }),
     "gemv": frozenset({"EVEN_K", "WIDE", "ACTIVATION", "DEPENDENT", "launch_pdl"}),
 }  # fmt: skip
@@ -35,9 +35,6 @@ NOT_THEIRS = {
 }
 #: of the widest matrix instruction
 WIDE_ROWS = 64
-#: Up to so many rows a product is launched while the kernel before it still runs (programmatic dependent launch): on an
-#: H200 one of 8 to 32 µs in a row of others takes 1 to 6 % less.
-DEPENDENT_ROWS = 64
 #: what addresses and strides of a matrix have to be divisible by where the copy engine reads it
 TMA_BYTES = 16
 ACTIVATIONS = ("relu", "gelu", "silu")
@@ -83,7 +80,6 @@ def plan(config: Config, args: Sequence[Any], device: Device) -> Plan:
     strides = tuple(step for x in (a, b) for step in ((0, *x.stride()) if len(x.shape) == 2 else x.stride()))
     turned = [_described(x) for x in (a, b)] if knobs["TMA"] else [None]
     described = None not in turned
-    dependent = m <= DEPENDENT_ROWS and is_hopper(device) and k > 0
     computed = {
         "DESCRIBED": described,
         "A_TURNED": described and bool(turned[0]),
@@ -93,12 +89,14 @@ def plan(config: Config, args: Sequence[Any], device: Device) -> Plan:
         "PRECISION": "tf32" if precision == "tf32" else "ieee",
         "ACTIVATION": activation or "none",
         "SWAPPED": is_swapped(config),
-        "DEPENDENT": dependent,
+        # while the kernel before it still runs (programmatic dependent launch): on an H200 a product of 8 to 32 µs in a
+        # row of others takes 1 to 6 % less so
+        "DEPENDENT": is_hopper(device) and k > 0,
     }
     own = {what: value for what, value in knobs.items() if what not in NOT_THEIRS[name]}
     constants = Config({
         **own, **{what: value for what, value in computed.items() if what in COMPUTED[name]},
-        **({"launch_pdl": True} if dependent and name != "gemm_persistent" else {}),
+        **({"launch_pdl": True} if computed["DEPENDENT"] else {}),
     })  # fmt: skip
     tiles = -(-m // knobs["BLOCK_M"]) * -(-n // knobs["BLOCK_N"]) * batch
     programs = min(tiles, device.units) if name == "gemm_persistent" else tiles * split
