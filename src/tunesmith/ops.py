@@ -8,7 +8,7 @@ of their own they are torch's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, cast
@@ -19,7 +19,8 @@ from torch.library import custom_op
 from tunesmith import row_ops as rows
 from tunesmith.backends.call import CallExecutable
 from tunesmith.chooser import Candidate, Chooser, LibraryCall, choose, returning
-from tunesmith.chooser.eager import is_eager, is_torchs
+from tunesmith.chooser.eager import compiling, is_eager, is_torchs
+from tunesmith.chooser.recent import Recent
 from tunesmith.chooser.settings import allows_reduced, allows_tf32, tf32_state
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
@@ -64,8 +65,12 @@ def matmul(a: Any, b: Any, out_dtype: Any = None) -> Any:  # (…, M, K), (K, N)
     Args:
         out_dtype: of the result; the inputs' if not given.
     """
-    if is_eager(a, b):
-        return _product(a, b, None, None, out_dtype)
+    if not compiling():
+        known = _products.find((a, b), out_dtype)
+        if known is not None:
+            return _done(known, a, b, None)
+        if is_eager(a, b):
+            return _product(a, b, None, None, out_dtype, partial(_products.note, (a, b), out_dtype))
     return _operated(a, b, None, None, out_dtype)
 
 
@@ -85,8 +90,14 @@ def linear(
     Raises:
         BadInput: for an activation that does not exist, and shapes that do not fit.
     """
-    if is_eager(x, w, bias):
-        return _product(x, w.mT, bias, activation, out_dtype)
+    if not compiling():
+        tensors, asked = (x, w) if bias is None else (x, bias, w), (activation, out_dtype)
+        recent = _layers if bias is None else _biased
+        known = recent.find(tensors, asked)
+        if known is not None:
+            return _done(known, x, w.mT, bias)
+        if is_eager(x, w, bias):
+            return _product(x, w.mT, bias, activation, out_dtype, partial(recent.note, tensors, asked))
     return _operated(x, w.mT, bias, activation, out_dtype)
 
 
@@ -175,15 +186,36 @@ class _Known:
 
 #: what two tensors and a call's options are → how it is done
 _known: dict[tuple[object, ...], _Known] = {}
+#: the same of calls whose weights come again: of `matmul`, of `linear` without and with a bias
+_products, _layers, _biased = Recent[_Known](), Recent[_Known](), Recent[_Known]()
 _clears: list[int] = [0]
 
 
 def _forget() -> None:
-    _known.clear()
+    for known in (_known, _products, _layers, _biased):
+        known.clear()
     _clears[0] += 1
 
 
-def _product(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
+def _done(known: _Known, a: Any, b: Any, bias: Any) -> Any:
+    if known.bare is not None:
+        return known.bare(a, b)
+    if known.alignment is not None and known.alignment != _alignment(a, b, bias):
+        return _found(None, a, b, bias, *_asked(known.rest))
+    return known.launch(a, b, bias, *known.rest)
+
+
+def _asked(rest: tuple[Any, ...]) -> tuple[Any, Any]:
+    """(activation, dtype of the output; `None` for the inputs') of what follows a call's tensors."""
+    *_, activation, out, _ = rest
+    return activation, None if out == SAME else getattr(torch, out)
+
+
+def _product(
+    a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any,
+    note: Callable[[Callable[[], object], Hashable, _Known], None] | None = None,
+) -> Any:  # fmt: skip
+    """A call that nobody but its caller sees; `note` remembers how it is done, by its weights."""
     allowed = _ALLOWED.get(a.dtype)
     if allowed is None:
         return _plainly(a, b, bias, activation, out_dtype)
@@ -195,11 +227,11 @@ def _product(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) 
     known = _known.get(name)
     if known is None:
         return _found(name, a, b, bias, activation, out_dtype)
-    if known.bare is not None:
-        return known.bare(a, b)
-    if known.alignment is not None and known.alignment != _alignment(a, b, bias):
-        return _found(None, a, b, bias, activation, out_dtype)
-    return known.launch(a, b, bias, *known.rest)
+    if note is not None:
+        note(allowed, name, known)
+        if _known.get(name) is not known:  # something new has become known meanwhile
+            _forget()
+    return _done(known, a, b, bias)
 
 
 def _alignment(a: Any, b: Any, bias: Any) -> int:

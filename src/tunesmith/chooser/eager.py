@@ -17,12 +17,12 @@ _TRACED = (FakeTensor, FunctionalTensor)
 _modes, _autocast = torch._C._len_torch_dispatch_stack, torch._C._is_any_autocast_enabled
 _dual: Any = forward_ad  # whose level is not in torch's own types
 _grad, _transform = torch.is_grad_enabled, torch._C._functorch.peek_interpreter_stack
-_compiling = torch.compiler.is_compiling
+compiling = torch.compiler.is_compiling
 
 
 def is_eager(*tensors: Any) -> bool:
     """Whether nobody but the caller sees this call of these tensors (`None` among them is none)."""
-    if _compiling():
+    if compiling():
         return False
     for tensor in tensors:
         if type(tensor) not in _PLAIN and tensor is not None:

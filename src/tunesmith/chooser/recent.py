@@ -1,0 +1,72 @@
+"""Calls that are told from others by torch's own guards: one check in C++ instead of a key that is made in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.autograd import forward_ad
+
+from tunesmith.options import scoped_policy
+
+T = TypeVar("T")
+_dual: Any = forward_ad  # whose level is not in torch's own types
+#: what torch.compile asks of tensors before it uses what it has compiled; `None` in a torch that has it no more
+_Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+#: weights that are remembered, and kinds of calls of each
+_WEIGHTS, _KINDS = 4096, 8
+
+
+class Recent(Generic[T]):
+    """What is known of calls, by a tensor that comes again and again, as a layer's weights do.
+
+    Its identity says where to look, and nothing else: what is found there is used where torch's guards hold for the
+    call's tensors. They see types, dtypes, devices, sizes, strides and dispatch keys, and with these whether autograd,
+    autocast, a transform or a mode sees the call. All calls have as many tensors, the one that comes again last.
+    """
+
+    def __init__(self) -> None:
+        #: by identity: (guards, the call's other arguments, a setting of torch's, its value, the policy, what is known)
+        self._found: dict[int, tuple[tuple[Any, ...], ...]] = {}
+        self._once: dict[int, Hashable] = {}
+
+    def clear(self) -> None:
+        self._found.clear()
+        self._once.clear()
+
+    def find(self, tensors: tuple[Any, ...], asked: object) -> T | None:
+        """What is known of a call of tensors with these other arguments."""
+        for holds, others, allowed, was, policy, known in self._found.get(id(tensors[-1]), ()):
+            if (
+                others == asked
+                and holds(*tensors)
+                and allowed() == was
+                and scoped_policy.get() is policy
+                and _dual._current_level < 0
+            ):
+                return known
+        return None
+
+    def note(
+        self, tensors: tuple[Any, ...], asked: object, allowed: Callable[[], object], name: Hashable, known: T
+    ) -> None:
+        """Remember what is known of a call that nobody but its caller sees, from the second time on that it comes.
+
+        Args:
+            allowed: reads the setting of torch's that it depends on. name: tells such calls from others.
+        """
+        if _Guards is None or any(tensor.requires_grad for tensor in tensors):  # where gradients are wanted, it is seen
+            return
+        where = id(tensors[-1])
+        if self._once.get(where) != name:
+            if len(self._once) >= _WEIGHTS:
+                self.clear()
+            self._once[where] = name
+            return
+        guards = _Guards(
+            *tensors, dynamic_dims_sizes=[list(one.shape) for one in tensors],
+            dynamic_dims_strides=[list(one.stride()) for one in tensors],
+        )  # fmt: skip
+        entry = guards.check, asked, allowed, allowed(), scoped_policy.get(), known
+        self._found[where] = (entry, *self._found.get(where, ()))[:_KINDS]

@@ -1,0 +1,129 @@
+"""Calls that are told from others by torch's guards: what is remembered of one is not used for another."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch.autograd import forward_ad
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tunesmith import ops, policy
+from tunesmith.chooser.recent import Recent
+
+
+class Seen(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class Own(torch.Tensor):
+    pass
+
+
+A, B = torch.randn(4, 8), torch.randn(6, 8).mT
+SETTING: list[object] = [False]
+
+
+@pytest.fixture
+def recent() -> Recent[str]:
+    made = Recent[str]()
+    for _ in range(2):  # what comes once is not remembered
+        assert made.find((A, B), None) is None
+        made.note((A, B), None, lambda: SETTING[0], "name", "known")
+    assert made.find((A, B), None) == "known"
+    return made
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: (torch.randn(5, 8), B), lambda: (A.half(), B), lambda: (A.clone().requires_grad_(), B),
+        lambda: (A.as_subclass(Own), B), lambda: (torch.nn.Parameter(A), B), lambda: (torch.randn(8, 4).mT, B),
+        lambda: (A.to("meta"), B), lambda: (A.to_sparse(), B), lambda: ("no tensor", B),
+    ],
+)  # fmt: skip
+def test_other_tensors_are_another_call(recent: Recent[str], other: Callable[[], Any]) -> None:
+    assert recent.find(other(), None) is None
+    assert recent.find((A, B), None) == "known"
+
+
+def test_a_tensor_that_is_changed_in_place_is_another(recent: Recent[str]) -> None:
+    w = torch.randn(8, 8)
+    for _ in range(2):
+        recent.note((A, w), None, lambda: 0, "square", "as it lies")
+    assert recent.find((A, w), None) == "as it lies"
+    w.t_()
+    assert recent.find((A, w), None) is None
+
+
+def test_other_arguments_settings_and_policies_are_told_apart(recent: Recent[str]) -> None:
+    assert recent.find((A, B), torch.float64) is None
+    SETTING[0] = True
+    assert recent.find((A, B), None) is None
+    SETTING[0] = False
+    with policy("search"):
+        assert recent.find((A, B), None) is None
+    assert recent.find((A, B), None) == "known"
+
+
+def test_who_else_sees_a_call_is_told(recent: Recent[str]) -> None:
+    found: list[object] = []
+    with torch.autocast("cpu"):
+        found.append(recent.find((A, B), None))
+    with Seen():
+        found.append(recent.find((A, B), None))
+    with warnings.catch_warnings(), forward_ad.dual_level():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, of what it imports for this
+        found.append(recent.find((forward_ad.make_dual(A, torch.ones_like(A)), B), None))
+
+    def inside(x: Any) -> Any:
+        found.append(recent.find((x, B), None))
+        return x.sum()
+
+    torch.vmap(inside)(torch.randn(2, 4, 8))
+    torch.func.grad(inside)(A)
+    assert found == [None] * 5
+    assert recent.find((A, B), None) == "known"
+
+
+def test_where_gradients_are_wanted_nothing_is_remembered() -> None:
+    made, a = Recent[str](), A.clone().requires_grad_()
+    with torch.no_grad():
+        for _ in range(3):
+            made.note((a, B), None, lambda: 0, "name", "known")
+        assert made.find((a, B), None) is None
+
+
+def test_a_layers_kinds_of_calls_are_bounded() -> None:
+    made = Recent[int]()
+    for rows in range(1, 40):
+        for _ in range(2):
+            made.note((torch.randn(rows, 8), B), None, lambda: 0, rows, rows)
+    assert made.find((torch.randn(39, 8), B), None) == 39
+    assert made.find((torch.randn(1, 8), B), None) is None
+
+
+@pytest.mark.parametrize("call", [lambda x, w, b: ops.linear(x, w), lambda x, w, b: ops.linear(x, w, b, "relu"),
+                                  lambda x, w, b: ops.matmul(x, w.mT)])  # fmt: skip
+def test_a_call_again_and_again_is_right_whatever_comes_between(call: Callable[..., Any]) -> None:
+    w, b = torch.randn(6, 8), torch.randn(6)
+    expected = call(A.double(), w.double(), b.double())
+    for _ in range(4):
+        torch.testing.assert_close(call(A, w, b).double(), expected, atol=1e-5, rtol=1e-5)
+        assert call(A.bfloat16(), w.bfloat16(), b.bfloat16()).dtype is torch.bfloat16
+        grown = A.clone().requires_grad_()
+        call(grown, w, b).sum().backward()
+        assert grown.grad is not None
+        with torch.autocast("cpu", torch.bfloat16):
+            assert call(A, w, b).dtype is torch.bfloat16
+        mapped = torch.vmap(lambda x: call(x, w, b))(A.expand(2, 4, 8))
+        torch.testing.assert_close(mapped[1].double(), expected, atol=1e-5, rtol=1e-5)
+    w.zero_()  # what is remembered is how, and not what
+    torch.testing.assert_close(call(A, w, b), call(A, torch.zeros(6, 8), b))
