@@ -107,6 +107,14 @@ def test_a_tree_is_as_small_as_the_bound_lets_it_be_and_asks_what_tells_apart() 
         grow(same, 0.06)
 
 
+def test_a_tree_asks_nothing_that_changes_no_answer() -> None:
+    """Sizes 1 and 2 end in B, by two questions: C seemed to be good for 1 and 3."""
+    found = grow(tuned({1: {B: 0.0, C: 0.0}, 2: {B: 0.0}, 3: {A: 0.0, C: 0.0}, 4: {B: 0.0}}), 0.06)
+    (first, one), (_, other), (_, last) = Heuristic("gemm", found).leaves()
+    assert (first, one, last) == (("M <= 2",), B, B)
+    assert other in (A, C)
+
+
 def test_what_is_held_back_is_not_seen_and_the_unknown_is_counted() -> None:
     groups = groups_of(PROBLEMS, "M")
     table = held_back(groups, 5, by_table("M", "ceil", 0.03))

@@ -120,4 +120,16 @@ def _pruned(node: Node, tuned: list[Tuned], configs: Sequence[Config], max_loss:
     if sides[0] == sides[1]:
         return sides[0]
     fitting = [config for config in configs if worst(tuned, config) <= max_loss]
-    return best_of(tuned, fitting, max_loss) if fitting else Split(node.field, node.value, *sides)
+    return best_of(tuned, fitting, max_loss) if fitting else _joined(Split(node.field, node.value, *sides))
+
+
+def _joined(node: Split) -> Split:
+    """The same answers without a question whose two sides, next to it, end in one Config."""
+    yes, no = node.yes, node.no
+    if not is_number(node.value):
+        return node
+    if isinstance(no, Split) and no.field == node.field and no.yes == yes:  # x <= 1: A, x <= 2: A, else B
+        return no
+    if isinstance(yes, Split) and yes.field == node.field and yes.no == no:
+        return yes
+    return node
