@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from _figures import Result, Table, Wording, duration, percent
 
 
@@ -201,25 +203,49 @@ def _transfer(result: Result) -> list[str]:
 
 def _distill(result: Result) -> list[str]:
     summary = result["summary"]
+    recording, sweep = ({name: summary[f"{of}_{name}"] for name in _DISTILLED} for of in ("recording", "sweep"))
     return [
-        f"Of {summary['problems']} recorded matrix products, a table of {summary['rows']} rows, the fewest there can "
-        f"be, loses at most {percent(summary['table_worst_loss'])}; a tree of {summary['tree_ends']} Configs at most "
-        f"{percent(summary['tree_worst_loss'])}.",
-        f"What was held back, a fifth at a time, loses {percent(summary['held_back_p90'])} at the 90th percentile with "
-        f"the table and {percent(summary['tree_held_back_p90'])} with the tree, {percent(summary['held_back_worst'])} "
-        f"and {percent(summary['tree_held_back_worst'])} at worst: the end of the range. Without a model the table's "
-        f"90th percentile is {percent(summary['without_model_held_back_p90'])}.",
+        _of_one(f"Of {recording['problems']} recorded matrix products", recording),
+        _of_one(f"Of the {sweep['problems']} that the sweep tuned, with what it measured of each", sweep),
+        f"Without a model, which says what to expect between the tuned sizes, the smallest tables have "
+        f"{recording['without_model_rows']} and {sweep['without_model_rows']} rows, and what was held back loses "
+        f"{percent(recording['without_model_held_back_p90'])} and {percent(sweep['without_model_held_back_p90'])} at "
+        "the 90th percentile.",
     ]
+
+
+_DISTILLED = (
+    "problems", "rows", "tree_ends", "table_worst_loss", "tree_worst_loss", "held_back_p90", "held_back_worst",
+    "tree_held_back_p90", "tree_held_back_worst", "without_model_rows", "without_model_held_back_p90",
+)  # fmt: skip
+
+
+def _of_one(begin: str, figures: Mapping[str, float]) -> str:
+    return (
+        f"{begin}, a table of {figures['rows']} rows, the fewest there can be, loses at most "
+        f"{percent(figures['table_worst_loss'])}; a tree of {figures['tree_ends']} Configs at most "
+        f"{percent(figures['tree_worst_loss'])}. What was held back, a fifth at a time, loses "
+        f"{percent(figures['held_back_p90'])} at the 90th percentile with the table, "
+        f"{percent(figures['held_back_worst'])} at worst; {percent(figures['tree_held_back_p90'])} and "
+        f"{percent(figures['tree_held_back_worst'])} with the tree."
+    )
 
 
 def _curve(result: Result) -> Table:
-    rows = [["rule", "at most lost", "rows", "the most that is lost"]]
-    rows += [
-        [f"`{row['rule']}`", percent(row["bound"]), str(row["rows"]), percent(row["worst"])]
-        for row in result["rows"]
-        if row["kind"] == "curve"
-    ]
-    return rows
+    """A row for each rule and bound, beside each other what both sources need."""
+    found: dict[tuple[str, str, float], dict[str, tuple[int, float]]] = {}
+    for row in result["rows"]:
+        if row["kind"] == "curve":
+            found.setdefault((row["rule"], row["sizes"], row["bound"]), {})[row["of"]] = row["rows"], row["worst"]
+    head = ["rule", "sizes", "at most lost", "rows of the recording", "its worst", "rows of the sweep", "its worst"]
+    return [
+        head,
+        *(
+            [f"`{rule}`", sizes, percent(bound),
+             *(cell for of in ("recording", "sweep") for cell in (str(both[of][0]), percent(both[of][1])))]
+            for (rule, sizes, bound), both in found.items()
+        ),
+    ]  # fmt: skip
 
 
 def _report(result: Result) -> list[str]:

@@ -89,6 +89,37 @@ def _tuned(result: Result) -> Table:
     ]  # fmt: skip
 
 
+def _sweep(result: Result) -> list[str]:
+    summary, checked = result["summary"], [row for row in result["rows"] if row["job"] == "checked"]
+    return [
+        f"A sweep of {summary['problems']} shapes of a matrix product took {summary['wall_s']:.0f} s on one GPU, "
+        f"nothing compiled or known before: {summary['sweep_s_per_shape']:.1f} s a shape, of whose 480 configurations "
+        f"the model said which 120 are tried. `triton.autotune` needs {summary['autotune_s_per_shape']:.0f} s a shape "
+        "for all 480 (scaled from 16 of them).",
+        f"Of {len(checked)} shapes all configurations were timed afterwards: what the sweep chose is at most "
+        f"{percent(summary['worst_regret'])} slower than the fastest.",
+    ]
+
+
+def _checked(result: Result) -> Table:
+    return [
+        ["shape", "ran of 480", "chosen", "the fastest", "chosen over the fastest", "time to tune"],
+        *(
+            [f"`{row['shape']}`", str(row["ran"]), duration(row["chosen_s"]), duration(row["best_s"]),
+             f"{1 + row['regret']:.3f}", _time_to_tune(result, row["shape"])]
+            for row in result["rows"]
+            if row["job"] == "checked"
+        ),
+    ]  # fmt: skip
+
+
+def _time_to_tune(result: Result, shape: str) -> str:
+    """Of one shape, its fields in any order."""
+    swept = (row for row in result["rows"] if row["job"] == "sweep")
+    found = next(row for row in swept if set(row["problem"].split(",")) == set(shape.split(",")))
+    return f"{found['seconds']:.1f} s"
+
+
 def _one_config(result: Result) -> list[str]:
     summary = result["summary"]
     return [
@@ -225,6 +256,7 @@ WORDING = {
     "triton_dispatch": Wording("What a warm launch costs the host", _triton_dispatch, _launches),
     "triton_cold_search": Wording("A cold search", _cold_search, _cold_searches),
     "tune": Wording("How good the choice is", _tune, _tuned),
+    "sweep": Wording("Many shapes in one sweep", _sweep, _checked),
     "one_config": Wording("Why one configuration is not enough", _one_config, _one_configs),
     "model": Wording("What the model knows before anything runs", _model),
     "scale": Wording("A sweep on several GPUs of one host", _scale, _scaled),

@@ -8,6 +8,9 @@ a problem is written as soon as it is measured, and a problem whose file is ther
 short goes on where it was. No problem is begun when the time is up (`--limit`).
 
 `--dry` needs no GPU: the performance model makes the times up, with other constants than the shipped ones and noise.
+
+`--swept KEPT` needs none either: it writes what `benchmarks/sweep.py --keep KEPT` stored, a file a problem. These are
+no whole spaces: of each problem there are the configurations that the sweep tried, with the samples its race took.
 """
 
 from __future__ import annotations
@@ -98,17 +101,41 @@ def slim(recording: Any) -> Any:
     return replace(recording, trials=trials)
 
 
+def swept(kept: Path, folder: Path) -> int:
+    """Write the problems that a sweep's store holds as recordings; how many there are."""
+    from tunesmith.core.device import device_of
+    from tunesmith.core.outcome import Recording
+    from tunesmith.recording import save
+    from tunesmith.store import Store
+
+    store = Store.open(kept / "sweep" / "ours")
+    keys = store.keys("sweep_gemm")
+    for key in keys:
+        device, choice, dims = device_of(key.device), store.choice(key), key.problem.dims
+        if device is None or choice is None:
+            sys.exit(f"{key.problem} was not tuned to its end, or on a device that is not known: {key.device}")
+        about = {**choice.soft, "arch": device.arch, "units": str(device.units), "at": choice.at}
+        protocol = f"{key.protocol}: the race of a sweep; what was slower beyond doubt left it early"
+        recording = Recording(key.kernel, device.name, key.problem, tuple(store.trials(key)), protocol, meta=about)
+        save(slim(recording), folder / f"gemm_M{dims['M']}_N{dims['N']}_K{dims['K']}_h200.json.gz")
+    return len(keys)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds after which no problem is begun")
     parser.add_argument("--dry", action="store_true", help="times that the model makes up, to try the script")
+    parser.add_argument("--swept", type=Path, metavar="KEPT", help="write what sweep.py --keep KEPT stored instead")
     options = parser.parse_args()
     begun = time.perf_counter()
     from tunesmith import Measured
     from tunesmith.recording import save
 
     options.folder.mkdir(parents=True, exist_ok=True)
+    if options.swept is not None:
+        print(f"{options.folder}: {swept(options.swept, options.folder)} problems")
+        return
     left = 0
     with tempfile.TemporaryDirectory() as scratch:
         os.environ.setdefault("TRITON_CACHE_DIR", f"{scratch}/triton")

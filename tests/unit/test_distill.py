@@ -29,10 +29,12 @@ from tunesmith.distill import (
     together,
     tuned_of,
 )  # fmt: skip
+from tunesmith.distill.between import believed, good_somewhere
 from tunesmith.distill.table import by_table, by_tree
 from tunesmith.errors import BadInput
 from tunesmith.heuristic import Heuristic
 from tunesmith.recording import save
+from tunesmith.search import Solved
 from tunesmith.store import StoredChoice, default_store, rows
 from tunesmith.tables import NativeTable, load
 from tunesmith.tables.lines import Entry
@@ -103,6 +105,14 @@ def test_a_tree_is_as_small_as_the_bound_lets_it_be_and_asks_what_tells_apart() 
     same = [Tuned(Problem({"M": 1}), {A: 0.0}), Tuned(Problem({"M": 1}), {B: 0.0})]
     with pytest.raises(BadInput, match="no field tells these problems apart"):
         grow(same, 0.06)
+
+
+def test_a_tree_asks_nothing_that_changes_no_answer() -> None:
+    """Sizes 1 and 2 end in B, by two questions: C seemed to be good for 1 and 3."""
+    found = grow(tuned({1: {B: 0.0, C: 0.0}, 2: {B: 0.0}, 3: {A: 0.0, C: 0.0}, 4: {B: 0.0}}), 0.06)
+    (first, one), (_, other), (_, last) = Heuristic("gemm", found).leaves()
+    assert (first, one, last) == (("M <= 2",), B, B)
+    assert other in (A, C)
 
 
 def test_what_is_held_back_is_not_seen_and_the_unknown_is_counted() -> None:
@@ -283,21 +293,52 @@ def test_of_a_problem_twice_what_is_known_better_counts() -> None:
     assert (list(found.tuned), found.fingerprint) == (whole, "")
 
 
+def predicted(m: int, n: int = 4096) -> Tuned:
+    """What the model says of 27 Configs."""
+    model, space = Model(Tiles()), Space(BLOCK_M=[64, 128, 256], BLOCK_N=[64, 128, 256], BLOCK_K=[64], num_warps=[8])
+    problem = Problem({"M": m, "N": n, "K": 4096})
+    seconds = {c: found.seconds for c in space if (found := model.predict(problem, c, H200)) is not None}
+    best = min(seconds.values())
+    return Tuned(problem, {config: s / best - 1 for config, s in seconds.items()}, seconds)
+
+
 def test_a_model_says_what_changes_between_tuned_sizes() -> None:
     """What is best changes at sizes that were never tuned, where a tile more is needed."""
-    model, space = Model(Tiles()), Space(BLOCK_M=[64, 128, 256], BLOCK_N=[64, 128, 256], BLOCK_K=[64], num_warps=[8])
-
-    def timed(m: int) -> Tuned:
-        problem = Problem({"M": m, "N": 4096, "K": 4096})
-        seconds = {c: found.seconds for c in space if (found := model.predict(problem, c, H200)) is not None}
-        best = min(seconds.values())
-        return Tuned(problem, {config: s / best - 1 for config, s in seconds.items()}, seconds)
-
-    sparse, dense = ([timed(m) for m in sizes] for sizes in ((64, 1024, 2048), range(128, 2049, 128)))
-    fill, groups = expecting(model, H200.identity, "M"), groups_of(sparse, "M")
+    model = Model(Tiles())
+    sparse, dense = ([predicted(m) for m in sizes] for sizes in ((64, 1024, 2048), range(128, 2049, 128)))
+    fill, groups = expecting(model, H200.identity, "M", 0.03), groups_of(sparse, "M")
     bare, filled = (table_of(one, "M", "ceil", 0.03) for one in (groups, fill(groups)))
     lost = [max(one.loss(table.decide(one.problem) or A) for one in dense) for table in (bare, filled)]
     assert lost[1] <= 0.06 < lost[0]
     assert filled.worst <= 0.03
     with pytest.raises(BadInput, match="too little is known of device nothing"):
-        expecting(model, "nothing", "M")
+        expecting(model, "nothing", "M", 0.03)
+
+
+def test_a_group_without_the_end_of_the_range_is_told_of_it_by_the_others() -> None:
+    fill = expecting(Model(Tiles()), H200.identity, "M", 0.03)
+    short, other = [predicted(m) for m in (64, 128, 256)], [predicted(m, 2560) for m in (64, 512, 2000)]
+    assert max(fill(groups_of(short, "M"))[0].sizes) == 256
+    both = fill(groups_of([*short, *other], "M"))
+    assert [max(group.sizes) for group in both] == [2000, 2000]
+    table = table_of(both, "M", "ceil", 0.03)
+    assert table.worst <= 0.03  # of what was tuned
+    lost = [predicted(2000).loss(made.decide(predicted(2000).problem) or A) for made in (
+        table, table_of(fill(groups_of(short, "M")), "M", "ceil", 0.03)
+    )]  # fmt: skip
+    assert lost[0] < lost[1] / 2
+
+
+@pytest.mark.parametrize(("error", "pays"), [(1.0, True), (4.0, False)])
+def test_what_was_good_nowhere_is_believed_to_be_good_between_only_where_that_pays(error: float, pays: bool) -> None:
+    """A is the best but for size 64, where C is; D is never good. A model errs about D, now up and now down."""
+    worst, sizes = Config(BLOCK=256), [1, 8, 64, 512, 4096]
+    known = [*tuned({m: {A: 0.5 * (m == 64), C: 0.5 * (m != 64), worst: 0.6} for m in sizes})]
+    solved = list[Solved]()
+    for i, one in enumerate(known):
+        wrong = error ** (1 if i % 2 else -1)
+        said = {config: s * (wrong if config == worst else 1.0) for config, s in one.seconds.items()}
+        solved.append(Solved(one.problem, one.seconds, H200.identity, said.get))
+    found = set(believed(known, solved, H200.identity, 0.03))
+    assert set(good_somewhere(known, 0.03)) == {A, C}
+    assert found == ({A, C, worst} if pays else {A, C})

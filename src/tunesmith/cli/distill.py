@@ -69,7 +69,7 @@ def distill(
     if known.left_out:
         note(f"left out, as other problems were tuned later: {known.left_out}")
     tuned = made.groups_of(known.tuned, size)
-    fill = _fill(model, known.device, size) if model else made.as_they_are
+    fill = _fill(model, known.device, size, bound) if model else made.as_they_are
     groups = fill(tuned)
     table = made.table_of(groups, size, rule, bound)
     node = made.tree_of(groups, tree_bound)
@@ -93,7 +93,7 @@ def distill(
     raise typer.Exit(GOOD if worst <= tree_bound and table.worst <= bound else NO)
 
 
-def _fill(target: str, device: str, size: str) -> Fill:
+def _fill(target: str, device: str, size: str, within: float) -> Fill:
     """What the model of a kernel lets one expect.
 
     Raises:
@@ -105,7 +105,7 @@ def _fill(target: str, device: str, size: str) -> Fill:
     kernel = find_target(target)
     if kernel.declared.model is None:
         raise BadInput(f"--model {target}: its autotune has no model=; leave --model out, or give it one")
-    return expecting(kernel.declared.model, device, size)
+    return expecting(kernel.declared.model, device, size, within)
 
 
 def part(text: str, option: str) -> float:

@@ -24,11 +24,20 @@ Places: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True)
 class Section(Generic[T]):
-    """Sizes `first`…`last`, and what each decision loses there to the best: 0.03 for 3 %. Who is missing is unknown."""
+    """Sizes `first`…`last`, and what each decision loses there to the best: 0.03 for 3 %. Who is missing is unknown.
+
+    Attributes:
+        doubt: so much more may be lost here than elsewhere, as losses that were not measured are no surer.
+    """
 
     first: int
     last: int
     losses: Mapping[T, float]
+    doubt: float = 0.0
+
+    def allows(self, decision: T, max_loss: float) -> bool:
+        """Whether a decision may serve these sizes; an unknown one may not."""
+        return self.losses.get(decision, math.inf) <= max_loss + self.doubt
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class Cover(Generic[T]):
 
     Attributes:
         rows: key → decision, in rising order.
-        worst: the most that any size loses.
+        worst: the most that any size loses beyond doubt.
     """
 
     rows: Mapping[int, T]
@@ -86,11 +95,11 @@ def cover(sections: Sequence[Section[T]], by: str, max_loss: float) -> Cover[T]:
         rows = _nearest(sections, max_loss) if how.kind == "nearest" else _one_sided(sections, how, max_loss)
     rows = dict(sorted(rows.items()))
     if how.kind in ("nearest", "padded"):
-        rows = _gentler(sections, how, rows)
+        rows = _gentler(sections, how, rows, max_loss)
     return Cover(rows, worst(sections, how, rows))
 
 
-def _gentler(sections: Sequence[Section[T]], how: Rule, rows: Mapping[int, T]) -> dict[int, T]:
+def _gentler(sections: Sequence[Section[T]], how: Rule, rows: Mapping[int, T], max_loss: float) -> dict[int, T]:
     """The same keys, each with the decision that loses least where it serves."""
     most: dict[int, dict[T, float]] = {}
     for first, last, key in Ladder(how, rows).runs(sections[-1].last):
@@ -100,18 +109,20 @@ def _gentler(sections: Sequence[Section[T]], how: Rule, rows: Mapping[int, T]) -
             if section.first <= last and section.last >= first:
                 known, here = most.get(key), section.losses
                 left = here if known is None else {d: max(loss, here[d]) for d, loss in known.items() if d in here}
-                most[key] = dict(left)
+                most[key] = {d: loss for d, loss in left.items() if section.allows(d, max_loss)}
     found = {key: min(left, key=lambda decision: left[decision]) for key, left in most.items()}
     return {key: found.get(key, decision) for key, decision in rows.items()}
 
 
 def worst(sections: Sequence[Section[T]], how: Rule, rows: Mapping[int, T]) -> float:
-    """The most that a size loses with the row that this rule finds; infinite without a row, or for an unknown loss."""
+    """The most that a size loses, beyond doubt, with the row that this rule finds; infinite without a row, or for an
+    unknown loss."""
     found = 0.0
     for first, last, decision in served(how, rows, sections[-1].last):
         for section in sections:
             if section.first <= last and section.last >= first:
-                found = max(found, math.inf if decision is None else section.losses.get(decision, math.inf))
+                loss = math.inf if decision is None else section.losses.get(decision, math.inf)
+                found = max(found, loss - section.doubt)
     return found
 
 
@@ -123,7 +134,7 @@ def served(how: Rule, rows: Mapping[int, T], upto: int) -> Iterator[tuple[int, i
 
 def _check(sections: Sequence[Section[T]], max_loss: float) -> None:
     for one in sections:
-        if min(one.losses.values(), default=math.inf) > max_loss:
+        if not any(one.allows(decision, max_loss) for decision in one.losses):
             raise BadInput(
                 f"no Config is known that loses at most {max_loss:.1%} at sizes {one.first}…{one.last}; tune them, or "
                 "allow more"
@@ -134,7 +145,7 @@ def _check(sections: Sequence[Section[T]], max_loss: float) -> None:
 
 
 def _one_sided(sections: Sequence[Section[T]], how: Rule, max_loss: float) -> dict[int, T]:
-    """Of the ways with the fewest rows the one that loses least in all: what is expected may hold a little beside."""
+    """Of the ways with the fewest rows the one that loses least in all, and what is in doubt counts as expected."""
     #: from each Section to the end: (rows, what is lost, the last Section of the first row, its decision)
     ways: list[tuple[int, float, int, T | None]] = [(0, 0.0, -1, None)]
     for start in reversed(range(len(sections))):
@@ -162,11 +173,11 @@ def _cost(way: tuple[int, float, int, object]) -> tuple[int, float]:
 def _rows_from(sections: Sequence[Section[T]], start: int, max_loss: float) -> Iterator[tuple[int, T, float]]:
     """(last Section, decision, what it loses there in all) of each row that could begin at a Section: the best for
     each. Sizes count by their doublings."""
-    alive = {d: 0.0 for d, loss in sections[start].losses.items() if loss <= max_loss}
+    alive = dict.fromkeys(sections[start].losses, 0.0)
     for end in range(start, len(sections)):
         here, weight = sections[end].losses, math.log2((sections[end].last + 1) / max(1, sections[end].first))
         alive = {
-            d: lost + weight * here[d] for d, lost in alive.items() if here.get(d, math.inf) <= max_loss
+            d: lost + weight * here[d] for d, lost in alive.items() if sections[end].allows(d, max_loss)
         }  # fmt: skip
         if not alive:
             return
@@ -187,7 +198,7 @@ def _padded(sections: Sequence[Section[T]], how: Rule, max_loss: float) -> dict[
         for section in takewhile(lambda one, last=last: one.first <= last, sections[at:]):
             known, losses = alive.get(key), section.losses
             here = losses if known is None else {d: max(most, losses[d]) for d, most in known.items() if d in losses}
-            alive[key] = {d: loss for d, loss in here.items() if loss <= max_loss}
+            alive[key] = {d: loss for d, loss in here.items() if section.allows(d, max_loss)}
     for key, left in alive.items():
         if not left:
             raise BadInput(
@@ -207,7 +218,7 @@ def stretches(sections: Sequence[Section[T]], max_loss: float) -> list[Stretch[T
     for decision in decisions:
         start: int | None = None
         for i in range(len(sections) + 1):
-            fits = i < len(sections) and sections[i].losses.get(decision, math.inf) <= max_loss
+            fits = i < len(sections) and sections[i].allows(decision, max_loss)
             if fits and start is None:
                 start = i
             if not fits and start is not None:

@@ -40,7 +40,7 @@ class Group:
         found: list[Section[Config]] = []
         for size, tuned in self.sizes.items():
             first = found[-1].last + 1 if found else min(1, size)
-            found.append(Section(first, size, tuned.losses))
+            found.append(Section(first, size, tuned.losses, tuned.doubt))
         return found
 
     def without(self, held: set[Problem]) -> Group:
@@ -97,7 +97,7 @@ class Table:
         decide = self.decide
         losses = [
             math.inf if (config := decide(one.problem)) is None else one.loss(config)
-            for group, _ in self.parts for one in group.sizes.values() if not one.expected
+            for group, _ in self.parts for one in group.sizes.values() if not one.doubt
         ]  # fmt: skip
         return max(losses, default=0.0)
 

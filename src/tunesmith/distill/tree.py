@@ -29,7 +29,7 @@ def grow(tuned: Sequence[Tuned], max_loss: float) -> Node:
     if not tuned:
         raise BadInput("a tree of no problems: give at least one")
     known = dict.fromkeys(config for one in tuned for config in one.losses)
-    configs = [config for config in known if any(one.loss(config) <= max_loss for one in tuned)]
+    configs = [config for config in known if any(one.surely(config) <= max_loss for one in tuned)]
     return _pruned(_grown(list(tuned), configs, max_loss), list(tuned), configs, max_loss)
 
 
@@ -40,13 +40,14 @@ def cost(loss: float, max_loss: float) -> float:
 
 
 def best_of(tuned: Sequence[Tuned], configs: Sequence[Config], max_loss: float) -> Config:
-    """The Config with which these lose least in all; the first of equals."""
-    return min(configs, key=lambda config: sum(cost(one.loss(config), max_loss) for one in tuned))
+    """The Config with which these lose least in all, beyond doubt: small differences that are expected of many sizes
+    would outvote what was measured of few. The first of equals."""
+    return min(configs, key=lambda config: sum(cost(one.surely(config), max_loss) for one in tuned))
 
 
 def worst(tuned: Sequence[Tuned], config: Config) -> float:
-    """The most that one of these loses."""
-    return max(one.loss(config) for one in tuned)
+    """The most that one of these loses beyond doubt."""
+    return max(one.surely(config) for one in tuned)
 
 
 def _grown(tuned: list[Tuned], configs: Sequence[Config], max_loss: float) -> Node:
@@ -73,7 +74,7 @@ class _Sorted:
 
 def _question(tuned: Sequence[Tuned], configs: Sequence[Config], max_loss: float) -> Split | None:
     """The question after which the two sides lose least; `None` where no field has two values."""
-    costs = {id(one): [cost(one.loss(config), max_loss) for config in configs] for one in tuned}
+    costs = {id(one): [cost(one.surely(config), max_loss) for config in configs] for one in tuned}
     total = [sum(column) for column in zip(*costs.values(), strict=True)]
     best: tuple[float, Split] | None = None
     for ordered in _orders(tuned):
@@ -119,4 +120,16 @@ def _pruned(node: Node, tuned: list[Tuned], configs: Sequence[Config], max_loss:
     if sides[0] == sides[1]:
         return sides[0]
     fitting = [config for config in configs if worst(tuned, config) <= max_loss]
-    return best_of(tuned, fitting, max_loss) if fitting else Split(node.field, node.value, *sides)
+    return best_of(tuned, fitting, max_loss) if fitting else _joined(Split(node.field, node.value, *sides))
+
+
+def _joined(node: Split) -> Split:
+    """The same answers without a question whose two sides, next to it, end in one Config."""
+    yes, no = node.yes, node.no
+    if not is_number(node.value):
+        return node
+    if isinstance(no, Split) and no.field == node.field and no.yes == yes:  # x <= 1: A, x <= 2: A, else B
+        return no
+    if isinstance(yes, Split) and yes.field == node.field and yes.no == no:
+        return yes
+    return node

@@ -31,17 +31,21 @@ class Tuned:
     Attributes:
         losses: of each Config that ran, the part by which it takes longer than the best: 0.03 for 3 %.
         seconds: their medians.
-        expected: by a model, and not measured.
+        doubt: above 0 where a model expects the losses, and nothing was measured: they may be less by so much.
     """
 
     problem: Problem
     losses: Mapping[Config, float]
     seconds: Mapping[Config, float] = field(default_factory=dict[Config, float])
-    expected: bool = False
+    doubt: float = 0.0
 
     def loss(self, config: Config) -> float:
         """What a Config loses; infinite where it was not measured, or failed."""
         return self.losses.get(config, math.inf)
+
+    def surely(self, config: Config) -> float:
+        """What it loses beyond doubt."""
+        return max(0.0, self.loss(config) - self.doubt)
 
 
 @dataclass(frozen=True)
