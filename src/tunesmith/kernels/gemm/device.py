@@ -9,6 +9,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 #: what the L2 fetches at once, and how much of each column is asked for before the kernel before has ended
 LINE_BYTES, LINES_AHEAD = tl.constexpr(128), tl.constexpr(4)
+PARTS_AT_ONCE = tl.constexpr(4)
 
 
 @triton.jit
@@ -193,7 +194,8 @@ def gemm(
         if before == SPLIT_K - 1:
             tl.store(arrived + mine, 0)
             total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-            for i in tl.range(0, SPLIT_K, num_stages=1):  # past the L1, which does not see what others wrote
+            # past the L1, which does not see what others wrote; some at a time, as each takes a trip to the L2
+            for i in tl.range(0, SPLIT_K, num_stages=1, loop_unroll_factor=PARTS_AT_ONCE):
                 total += tl.load(parts + i * (BLOCK_M * BLOCK_N), cache_modifier=".cg")
             _finish(total, bias, c, m, n, M, N, WIDE, ACTIVATION)
 
