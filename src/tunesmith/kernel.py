@@ -200,7 +200,13 @@ class Around(Protocol):
 
     One object for one stretch of a search. What it does is never part of a timed stretch, so what belongs after a
     launch is done ahead of the next one, or at the end.
+
+    Attributes:
+        acts: whether anything is done ahead of launches or after them; where not, `before` and `after` are not called.
     """
+
+    @property
+    def acts(self) -> bool: ...
 
     def launch_of(self, executable: Executable) -> Callable[..., Any]:
         """What is launched for a candidate: its own launch, less what `before` does already."""
@@ -237,6 +243,28 @@ class Clock(Protocol):
         ...
 
 
+class Others(Protocol):
+    """The inputs of one search's candidates, several times: who launches on each in turn finds none in the cache.
+
+    Attributes:
+        pace_s: the Clock's own, for all candidates: what one launch takes, of those that count.
+    """
+
+    pace_s: float | None
+
+    def sets(self, cache_bytes: int) -> Sequence[Sequence[Any]]:
+        """Arguments by position, the call's own first; none where they can't be had, and then for no candidate.
+
+        Args:
+            cache_bytes: the size of the cache.
+        """
+        ...
+
+    def again(self, cache_bytes: int) -> bool:
+        """Whether the first may follow the last: they are so many that it is gone from the cache by then."""
+        ...
+
+
 @dataclass(frozen=True)
 class Run:
     """An Executable with one call's arguments: what a Clock times.
@@ -245,6 +273,7 @@ class Run:
         before: run ahead of every launch, outside the timed stretch (restoring what the kernel writes in place).
         hot: arrays that are in the cache when a launch begins, where the Clock empties it of the others.
         checked: whether its results were compared with the reference's.
+        others: what it may be launched on as well, where nothing has to be done ahead of a launch.
     """
 
     executable: Executable
@@ -252,6 +281,7 @@ class Run:
     before: Callable[[], None] | None = None
     hot: Sequence[Any] = ()
     checked: bool = False
+    others: Others | None = None
     #: the Clock's own, for this Run; `launches`, where a sample is the mean of several
     state: dict[str, Any] = field(default_factory=dict[str, Any])
 

@@ -2,110 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.fake_gpu import H200, KERNEL_S, Gpu, Launched, fake_torch, tensor
 
-from tunesmith import Config
 from tunesmith.backends.cpu import cpu
-from tunesmith.core.device import known_device
-from tunesmith.core.outcome import Resources
 from tunesmith.errors import BadInput, MissingEngine
 from tunesmith.kernel import Run
 from tunesmith.measure import gpu_clock as clocks
 from tunesmith.measure.clock import clock_for, protocol_for
 from tunesmith.measure.gpu_clock import EventClock
 from tunesmith.measure.gpu_state import GpuState
-
-H200 = known_device("NVIDIA H200")
-FLUSH_S, KERNEL_S = 60e-6, 5e-6
-
-
-@dataclass
-class Gpu:
-    """What was queued, on a GPU that takes fixed times; host time passes only in `launch`."""
-
-    free: int = 100 << 30
-    capturing: bool = False
-    current: int = 0
-    log: list[str] = field(default_factory=list)
-    host_s: float = 0.0  # now
-    gpu_s: float = 0.0  # when what is queued will be done
-    buffers: list[int] = field(default_factory=list)
-
-    graph: list[tuple[str, float]] | None = None  # under capture
-
-    def queue(self, what: str, seconds: float) -> None:
-        if self.graph is not None:
-            self.graph.append((what, seconds))
-            return
-        self.log.append(what)
-        self.gpu_s = max(self.gpu_s, self.host_s) + seconds
-
-
-def fake_torch(gpu: Gpu) -> types.ModuleType:
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            self.at = 0.0
-
-        def record(self) -> None:
-            gpu.log.append("event")
-            self.at = max(gpu.gpu_s, gpu.host_s)
-
-        def synchronize(self) -> None:
-            gpu.host_s = max(gpu.host_s, gpu.gpu_s)
-
-        def elapsed_time(self, end: Event) -> float:
-            return (end.at - self.at) * 1e3
-
-    class Buffer:
-        def __init__(self, size: int, **_: Any) -> None:
-            gpu.buffers.append(size)
-
-        def zero_(self) -> None:
-            gpu.queue("flush", FLUSH_S)
-
-    @contextmanager
-    def device(index: int) -> Iterator[None]:
-        before, gpu.current = gpu.current, index
-        yield
-        gpu.current = before
-
-    class Graph:
-        def capture_begin(self, capture_error_mode: str) -> None:
-            assert capture_error_mode == "thread_local"
-            gpu.graph = self.work = list[tuple[str, float]]()
-
-        def capture_end(self) -> None:
-            gpu.graph = None
-
-        def replay(self) -> None:
-            gpu.host_s += 10e-6
-            for what, seconds in self.work:
-                gpu.queue(what, seconds)
-
-    @contextmanager
-    def in_stream(stream: Any) -> Iterator[None]:
-        yield
-
-    torch: Any = types.ModuleType("torch")
-    stream = types.SimpleNamespace(cuda_stream=77, synchronize=lambda: None, wait_stream=lambda other: None)
-    torch.cuda = types.SimpleNamespace(
-        Event=Event, device=device, current_device=lambda: gpu.current, mem_get_info=lambda index: (gpu.free, 0),
-        current_stream=lambda: stream, is_initialized=lambda: True,
-        is_current_stream_capturing=lambda: gpu.capturing,
-        get_device_properties=lambda index: types.SimpleNamespace(uuid=f"GPU-{index}"),
-        CUDAGraph=Graph, Stream=lambda: stream, stream=in_stream,
-    )  # fmt: skip
-    torch.compiler = types.SimpleNamespace(is_compiling=lambda: False)
-    torch.empty, torch.int8 = Buffer, None
-    return torch
 
 
 @pytest.fixture
@@ -114,26 +26,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     monkeypatch.setitem(sys.modules, "torch", fake_torch(made))
     monkeypatch.setattr(clocks, "perf_counter", lambda: made.host_s)
     return made
-
-
-@dataclass
-class Launched:
-    gpu: Gpu
-    host_s: float = 4e-6
-    config: Config = field(default_factory=Config)
-    resources: Resources = field(default_factory=Resources)
-
-    def launch(self, *args: Any) -> None:
-        self.gpu.host_s += self.host_s
-        self.gpu.queue(f"kernel on {self.gpu.current}", KERNEL_S)
-
-
-def tensor(index: int, gpu: Gpu | None = None) -> Any:
-    def clone() -> None:
-        assert gpu is not None
-        gpu.queue("read", 1e-6)
-
-    return types.SimpleNamespace(device=types.SimpleNamespace(type="cuda", index=index), clone=clone)
 
 
 def test_restore_then_flush_then_time(gpu: Gpu) -> None:
@@ -235,39 +127,6 @@ def test_hot_is_after_a_launch_that_is_not_timed(gpu: Gpu) -> None:
     gpu.log.clear()
     assert clock.sample(run).seconds == pytest.approx(KERNEL_S)
     assert gpu.log == ["flush", "restore", "kernel on 0", "restore", "event", "kernel on 0", "event"]
-
-
-# --- in a graph ---
-
-
-@pytest.mark.parametrize("name", ["graph", "graph-hot"])
-@pytest.mark.parametrize("restores", [False, True])
-@pytest.mark.parametrize("launch_s", [4e-6, 500e-6])
-def test_a_graph_times_the_kernel_alone(gpu: Gpu, name: str, restores: bool, launch_s: float) -> None:
-    before = (lambda: gpu.queue("restore", 2e-6)) if restores else None
-    clock, run = clock_for(H200, name), Run(Launched(gpu, launch_s), (tensor(0),), before=before)
-    for _ in range(3):
-        assert clock.sample(run).seconds == pytest.approx(KERNEL_S)
-    gpu.log.clear()
-    clock.sample(run)
-    flushes, kernels = gpu.log.count("flush"), gpu.log.count("kernel on 0")
-    assert kernels == math.ceil(clocks.GRAPH_S / KERNEL_S)
-    assert flushes - (2 if name == "graph" or restores else 1) == (2 * kernels if name == "graph" else 0)
-
-
-def test_a_kernel_that_cannot_be_captured_fails_and_leaves_no_capture(gpu: Gpu) -> None:
-    launched, calls = Launched(gpu), []
-
-    def launch(*args: Any) -> None:
-        calls.append(gpu.graph is not None)
-        if gpu.graph is not None:
-            raise RuntimeError("operation not permitted when stream is capturing")
-
-    launched.launch = launch  # type: ignore[method-assign]
-    with pytest.raises(RuntimeError, match="capturing"):
-        clock_for(H200, "graph").sample(Run(launched, (tensor(0),)))
-    assert gpu.graph is None
-    assert calls[-1]
 
 
 def test_each_way_of_timing_has_its_protocol_and_a_wrong_name_the_good_ones() -> None:

@@ -56,6 +56,10 @@ class Checked:
         self._exact: list[Any] | None = None
         self._allowed: list[float] = []
 
+    @property
+    def acts(self) -> bool:
+        return False
+
     def launch_of(self, executable: Executable) -> Callable[..., Any]:
         launch, seen = executable.launch, False
 

@@ -16,6 +16,7 @@ from tunesmith.measure.check import Check, Checker
 from tunesmith.measure.failure import attempt, told_of_failures
 from tunesmith.measure.inputs import Snapshot, WrittenSlice
 from tunesmith.measure.mutation import Mutations, find_mutations
+from tunesmith.measure.rotation import Rotation
 
 #: (ready to launch, what became of it where it is not, the exception)
 Loaded: TypeAlias = "tuple[Executable | None, Failed | None, BaseException | None]"
@@ -83,6 +84,7 @@ class LocalBench:
         self._checker = None if not self._check.wanted else Checker(
             kernel.name, self._check, arguments, restore, zero, fresh, around
         )  # fmt: skip
+        self._others = Rotation(arguments, hot)
         self._hot = [value for name, value in arguments.items() if name in hot and value is not None]
         self._make_around = around
         self._around: Around | None = None
@@ -101,7 +103,8 @@ class LocalBench:
         self._snapshot.put_back()
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """The inputs' copies go."""
+        self._others.close()
 
     @cached_property
     def _snapshot(self) -> Snapshot:
@@ -109,7 +112,8 @@ class LocalBench:
 
     @property
     def notes(self) -> Sequence[str]:
-        return [*self._mutation_notes, *(self._checker.notes if self._checker is not None else ())]
+        of_copies = [self._others.note] if self._others.note else []
+        return [*self._mutation_notes, *of_copies, *(self._checker.notes if self._checker is not None else ())]
 
     @property
     def has_watched(self) -> bool:
@@ -125,12 +129,22 @@ class LocalBench:
             if found is None:
                 return None, failure, error
             self._mutations = found
+            self._refuse_where_written(found)
         if self._checker is None:
             return self.run_of(executable), None, None
         self._snapshot.put_back()
         failure, compared = self._checker.judge(executable, self._mutations.written)
         self._protect_more(executable.config)
         return (None, failure, None) if failure is not None else (self.run_of(executable, compared), None, None)
+
+    def _refuse_where_written(self, found: Mutations) -> None:
+        """What a launch writes is no input: each launch writes the same memory, and it is put back where it is read."""
+        outputs = [name for name in self._check.outputs if self._arguments.get(name) is not None]
+        written = list(dict.fromkeys([*outputs, *found.written, *found.in_place, *found.unsure]))
+        if written:
+            self._others.refuse(f"launches write {', '.join(map(repr, written))}")
+        elif found.skipped:
+            self._others.refuse(f"whether launches write their arguments is not known: {found.skipped}")
 
     def _watched(self, executable: Executable) -> Mutations:
         """Launch the first candidate to see what it writes. What is found to be written in place is put back from now
@@ -168,6 +182,7 @@ class LocalBench:
             if name not in known:
                 self._protected.add(name)
                 self._snapshot.protect(name)
+                self._others.refuse(f"{config!r} writes {name!r}")
                 self._mutation_notes.append(
                     f"argument {name!r} is written by {config!r}, and not by others: it is put back in this search; "
                     f"declare restore_value=[{name!r}], or outputs=[…] with it"
@@ -182,8 +197,14 @@ class LocalBench:
     def run_of(self, executable: Executable, checked: bool = False) -> Run:
         """A candidate with all that is done ahead of its launches."""
         prepare, config, around = self._snapshot.before_launch, executable.config, self._around
+        if prepare is not None or (around is not None and around.acts):
+            self._others.refuse("something is done ahead of each launch")
         if around is None:
-            return Run(executable, self._args, prepare, self._hot, checked)
+            return Run(executable, self._args, prepare, self._hot, checked, self._others)
+        launch = told_of_failures(around.launch_of(executable), around)
+        candidate = _Candidate(config, launch, executable.resources)
+        if not around.acts:
+            return Run(candidate, self._args, prepare, self._hot, checked, self._others)
 
         def before() -> None:
             around.after()
@@ -191,8 +212,7 @@ class LocalBench:
                 prepare()
             around.before(config, self._args)
 
-        launch = told_of_failures(around.launch_of(executable), around)
-        return Run(_Candidate(config, launch, executable.resources), self._args, before, self._hot, checked)
+        return Run(candidate, self._args, before, self._hot, checked, self._others)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from tunesmith.core.stats import SHORTEST_S
 from tunesmith.core.stopping import ROUNDS
 from tunesmith.errors import BadInput, MissingEngine, unknown
 from tunesmith.kernel import Clock, Run
-from tunesmith.measure.gpu_clock import EventClock, GraphClock
+from tunesmith.measure.gpu_clock import EventClock
+from tunesmith.measure.graph_clock import GraphClock
 
 #: A timed stretch lasts at least this: ten times a thread's wake-up ...
 STRETCH_S = 1e-3

@@ -1,4 +1,4 @@
-"""The time of one launch on a GPU: between two of its events, or in a CUDA graph for kernels that are very short.
+"""What clocks of a GPU share, and the usual one: the time of one launch between two of the GPU's events.
 
 Measured on an H200 (Triton 3.6, torch 2.11): two events with nothing between are 1.3 µs apart, and an empty kernel
 between them makes 2.7 µs, where in a row of launches in a graph it takes 0.8. So events add about 2 µs to each launch,
@@ -24,16 +24,12 @@ from tunesmith.measure.gpu_state import GpuState
 
 #: A buffer so many times as large as the L2 cache leaves nothing of the arguments in it, whatever its policy.
 L2_TIMES = 4
-#: ... and where the cache's size is not known: four times the largest of the GPUs before 2024.
-USUAL_FLUSH_BYTES = 256 * 1024**2
+#: ... and where its size is not known: more than the largest of the GPUs before 2024 has.
+USUAL_L2_BYTES = 64 * 1024**2
 #: The GPU must still be flushing when the host has queued the launch: with this much to spare.
 SPARE = 1.5
 #: ... but is never kept busy with more flushes than this (some milliseconds): a launch that takes longer waits itself.
 MOST_FLUSHES = 64
-#: A graph's timed launches take together at least this on the GPU, so that the events' half microsecond is lost.
-GRAPH_S = 100e-6
-#: ... but are never more than this
-MOST_IN_GRAPH = 64
 #: Kernels that take longer are compared under the load they make: at its power limit an H200 clocks a fifth lower than
 #: in the first launches, and who computes densest falls furthest.
 LONG_S = 300e-6
@@ -43,7 +39,7 @@ SETTLING_S = 1.0
 STRETCH_S = 0.05
 
 
-class _GpuClock:
+class GpuClock:
     """What the GPU's clocks share: the arguments' device, the buffer that empties the cache, the state of the chip.
 
     Args:
@@ -135,17 +131,29 @@ class _GpuClock:
         for tensor in run.hot:
             tensor.clone()
 
+    def _cache_bytes(self) -> int:
+        """The size of the current device's L2."""
+        index = int(self._cuda.current_device())
+        known = self._l2_bytes or getattr(self._cuda.get_device_properties(index), "L2_cache_size", 0)
+        return known or USUAL_L2_BYTES
+
     def _flush(self) -> tuple[Any, float]:
         """The buffer of the current device, and how long a pass over it takes."""
         index = int(self._cuda.current_device())
         if index not in self._flushes:
-            l2 = self._l2_bytes or getattr(self._cuda.get_device_properties(index), "L2_cache_size", 0)
-            free = self._cuda.mem_get_info(index)[0]
-            size = max(1, min(L2_TIMES * l2 or USUAL_FLUSH_BYTES, free // 2))
+            size = max(1, min(L2_TIMES * self._cache_bytes(), self._cuda.mem_get_info(index)[0] // 2))
             buffer = self._torch.empty(size, dtype=self._torch.int8, device=f"cuda:{index}")
             buffer.zero_()
             self._flushes[index] = buffer, max(self._between(buffer.zero_), 1e-6)
         return self._flushes[index]
+
+    def _queue_s(self, act: Callable[[], object]) -> float:
+        """Seconds that the host takes to queue something on a GPU that has nothing to do."""
+        begun = perf_counter()
+        act()
+        queued_s = perf_counter() - begun
+        self._cuda.current_stream().synchronize()
+        return queued_s
 
     def _between(self, act: Callable[[], object]) -> float:
         """Seconds on the GPU from before to after what `act` queues."""
@@ -157,7 +165,7 @@ class _GpuClock:
         return start.elapsed_time(end) * 1e-3
 
 
-class EventClock(_GpuClock):
+class EventClock(GpuClock):
     """Time between two events of the GPU around one launch, on the arguments' device and in its current stream.
 
     Before each launch a large buffer is overwritten: that empties the cache, and keeps the GPU busy until the host
@@ -209,78 +217,6 @@ class EventClock(_GpuClock):
         if run.before is not None:
             run.before()
         run()
-
-
-class GraphClock(_GpuClock):
-    """Time of one launch in a CUDA graph: for kernels that are shorter than a launch, or will run in graphs.
-
-    Cold: a graph of so many times flush and launch, less a graph of as many flushes; hot: a graph of launches in a row.
-    Both graphs are made once for each Run; what has to be put back before a launch is in both. A kernel that can't be
-    captured fails, and says so.
-    """
-
-    @classmethod
-    def protocol_of(cls, cold: bool) -> str:
-        return "cuda-graph-cold-l2/1" if cold else "cuda-graph-hot/1"
-
-    def _seconds(self, run: Run) -> float:
-        if "graphs" not in run.state:
-            run.state["graphs"] = self._graphs(run)
-            run.state["launches"] = run.state["graphs"][2]
-        whole, without, launches = run.state["graphs"]
-        self._flush()[0].zero_()  # the GPU is busy until the replay is queued
-        seconds = self._between(whole.replay)
-        if without is not None:
-            self._flush()[0].zero_()
-            seconds -= self._between(without.replay)
-        return seconds / launches
-
-    def _graphs(self, run: Run) -> tuple[Any, Any | None, int]:
-        """(with the launches, the same without them where there is something else in it, how many launches)."""
-        buffer, _ = self._flush()
-        self._launch_alone(run)
-        single = self._captured(run, 1)
-        alone_s = min(self._alone(run, single, buffer) for _ in range(3))  # the first replay uploads it
-        launches = max(1, min(MOST_IN_GRAPH, math.ceil(GRAPH_S / max(alone_s, 1e-6))))
-        others = self._cold or run.before is not None
-
-        def before() -> None:
-            if run.before is not None:
-                run.before()
-            if self._cold:
-                buffer.zero_()
-                self._warm(run)
-
-        def with_it() -> None:
-            before()
-            run()
-
-        whole = self._captured(with_it, launches)
-        without = self._captured(before, launches) if others else None
-        for graph in (whole, without):
-            if graph is not None:
-                graph.replay()  # the first replay uploads it
-        return whole, without, launches
-
-    def _alone(self, run: Run, single: Any, buffer: Any) -> float:
-        if run.before is not None:
-            run.before()
-        buffer.zero_()
-        return self._between(single.replay)
-
-    def _captured(self, act: Callable[[], object], times: int) -> Any:
-        """A graph of what `act` queues, so many times, captured on a stream of its own and in this thread alone."""
-        graph, stream = self._cuda.CUDAGraph(), self._cuda.Stream()
-        stream.wait_stream(self._cuda.current_stream())
-        with self._cuda.stream(stream), self._cupy_follows():
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                for _ in range(times):
-                    act()
-            finally:
-                graph.capture_end()
-        self._cuda.current_stream().wait_stream(stream)
-        return graph
 
 
 class _TorchsStream:

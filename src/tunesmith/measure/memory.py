@@ -17,8 +17,9 @@ from tunesmith.measure.arrays import is_described, is_outline, mapped, spelled_b
 
 #: Of the free memory, the part that copies may take: candidates want some for themselves.
 COPIES_MAY_TAKE = 0.9
-#: Copies begin at an address with the same remainder: compilers specialise on alignment, at most to a cache line.
-LINE_BYTES = 128
+#: Copies begin at an address with the same remainder: compilers specialise on alignment, at most to a cache line, and
+#: cuBLAS chooses its kernels by it, up to this.
+LINE_BYTES = 256
 
 
 def has_content(array: Any) -> bool:

@@ -45,6 +45,10 @@ class Hooks:
         self._hook_of, self._pre, self._post, self._arguments = hook_of, pre_hook, post_hook, arguments
         self._pending: dict[str, Any] | None = None
 
+    @property
+    def acts(self) -> bool:
+        return True
+
     def launch_of(self, executable: Executable) -> Callable[..., Any]:
         return getattr(executable, "bare", executable.launch)  # a hooked one's launch would run the hook again
 
