@@ -16,7 +16,7 @@ from tunesmith.tables import Packaged
 
 EPS = 1e-5
 _hints = shared.hints()
-space, default = shared.held_space(_hints), _hints.default
+space, default = shared.held_space(_hints, shared.held_blocks), _hints.default
 
 
 def reference(x: Any, w: Any = None, b: Any = None, eps: float = EPS, **_: Any) -> Any:  # x: (rows, n), w, b: (n,)
@@ -36,10 +36,10 @@ def make_inputs(problem: Problem, device: str = "cuda", seed: int = 0) -> dict[s
 
 kernel = autotune(
     space=space, knobs=shared.KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
-    model=shared.holding(Rows(operations=10.0, reductions=2)),
+    model=shared.holding(Rows(operations=10.0, reductions=2), shared.held_blocks),
     candidates=shared.TRIED, policy="lookup", clock="graph",
 )(RowKernel(
-    "layernorm", ["x", "w", "b"], ["x"], shared.KNOBS, numbers=["eps"], holds=True,
+    "layernorm", ["x", "w", "b"], ["x"], shared.KNOBS, numbers=["eps"], holds=shared.held_blocks,
     module="tunesmith.kernels.rows.layernorm",
 ))  # fmt: skip
 

@@ -8,14 +8,22 @@ from __future__ import annotations
 from typing import Any
 
 from tunesmith.api import autotune
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
 from tunesmith.core.model import Rows
 from tunesmith.core.problem import Problem
 from tunesmith.kernels import rows as shared
 from tunesmith.kernels.rows.launch import RowKernel
 from tunesmith.tables import Packaged
 
+KNOBS = ("SPLIT", *shared.KNOBS)
 _hints = shared.hints()
-space, default = shared.held_space(_hints), _hints.default
+space = shared.with_split(shared.held_space(_hints, shared.held_or_none))
+
+
+def default(problem: Problem, device: Device) -> Config:
+    """What one would write by hand: a program for each row."""
+    return _hints.default(problem, device).replace(SPLIT=1)
 
 
 def reference(x: Any, **_: Any) -> Any:  # x: (rows, n)
@@ -30,11 +38,12 @@ def make_inputs(problem: Problem, device: str = "cuda", seed: int = 0) -> dict[s
 
 
 kernel = autotune(
-    space=space, knobs=shared.KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
-    model=shared.holding(Rows(operations=12.0, looped=24.0, reductions=2)),
+    space=space, knobs=KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
+    model=shared.holding(Rows(operations=12.0, looped=24.0, reductions=2), shared.held_or_none),
     candidates=shared.TRIED, policy="lookup", clock="graph",
 )(RowKernel(
-    "row_softmax", ["x"], ["x"], shared.KNOBS, module="tunesmith.kernels.rows.softmax", holds=True, anywhere=True,
+    "row_softmax", ["x"], ["x"], KNOBS, module="tunesmith.kernels.rows.softmax", holds=shared.held_or_none,
+    anywhere=True,
 ))  # fmt: skip
 
 kernel.use_table(Packaged("tunesmith.kernels", "row_softmax", near=("rows",)))
