@@ -207,6 +207,21 @@ def test_short_rows_share_a_program_and_long_ones_are_gone_over_twice() -> None:
     assert rmsnorm.default(problem(kernel, 4, 64), H200)["ROWS"] == 1  # few rows are spread
 
 
+def test_defaults_of_long_rows_are_what_was_fastest_and_share_rows_that_are_few() -> None:
+    kernel = shipped()["row_softmax"]
+    for rows, n, expected in (
+        (4096, 12288, Config(SPLIT=1, ROWS=1, BLOCK=4096, PER_UNIT=0, STAGES=1, num_warps=8)),
+        (1024, 50257, Config(SPLIT=1, ROWS=1, BLOCK=8192, PER_UNIT=0, STAGES=2, num_warps=8)),
+        (512, 128256, Config(SPLIT=1, ROWS=1, BLOCK=16384, PER_UNIT=0, STAGES=2, num_warps=32)),
+        (16, 128256, Config(SPLIT=8, ROWS=1, BLOCK=4096, PER_UNIT=0, STAGES=1, num_warps=8)),
+    ):
+        asked = problem(kernel, rows, n)
+        assert row_softmax.default(asked, H200) == expected
+        assert {config["SPLIT"] for config in kernel.declared.space_for(asked, H200)} > {1} or n < 32768
+    assert layernorm.default(problem(shipped()["layernorm"], 8192, 5376), H200)["BLOCK"] == 1024
+    assert layernorm.default(problem(shipped()["layernorm"], 8192, 4096), H200)["BLOCK"] == 4096
+
+
 def test_blocks_of_a_row_that_a_program_holds_have_no_stages_and_are_not_read_again() -> None:
     kernel = shipped()["row_softmax"]
     for n, loops in ((5000, False), (151936, True)):

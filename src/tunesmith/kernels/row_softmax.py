@@ -5,6 +5,7 @@ Imports neither torch nor Triton until it is called.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tunesmith.api import autotune
@@ -22,8 +23,23 @@ space = shared.with_split(shared.held_space(_hints, shared.held_or_none))
 
 
 def default(problem: Problem, device: Device) -> Config:
-    """What one would write by hand: a program for each row."""
-    return _hints.default(problem, device).replace(SPLIT=1)
+    """What was fastest on an H200 of rows that are too long to be held, where the chip has that."""
+    usual, legal = _hints.default(problem, device).replace(SPLIT=1), space(problem, device)
+    better = (usual.replace(**knobs) for knobs in _long(problem.dims["rows"], problem.dims["n"], device.units))
+    return next((config for config in better if config in legal), usual)
+
+
+def _long(rows: int, n: int, units: int) -> Iterator[dict[str, int]]:
+    """Knobs for so many rows, where the usual ones are not the best."""
+    alone = {"ROWS": 1, "PER_UNIT": 0, "num_warps": 8}
+    if n > shared.SPLIT_BEYOND:  # multiprocessors that would have nothing to do
+        for split in sorted(shared.SPLITS, reverse=True):
+            if rows * split <= units:
+                yield {**alone, "SPLIT": split, "BLOCK": 4096, "STAGES": 1}
+    if n > shared.MOST_SEVERAL:
+        yield {"STAGES": 2}
+    elif n > shared.SEVERAL and rows > 2 * units:
+        yield {**alone, **({"BLOCK": 4096, "STAGES": 1} if n <= 2 * shared.SEVERAL else {"BLOCK": 8192, "STAGES": 2})}
 
 
 def reference(x: Any, **_: Any) -> Any:  # x: (rows, n)
