@@ -214,7 +214,7 @@ def _softmax_split(
     """
     part, number = tl.program_id(0) % SPLIT, tl.program_id(0) // SPLIT
     row = tl.full((1, 1), number, tl.int64)
-    there = row >= 0
+    there = row >= 0  # always: as many programs run as there are parts
     each = tl.cdiv(n, 64 * SPLIT) * 64
     first_x, first_y, end, ends = row * stride_x, row * n, n, 0.0
     if VECTOR == 0:
@@ -245,7 +245,8 @@ def _softmax_split(
     top = tl.max(tops, 0)
     scale = 1.0 / tl.sum(sums * tl.exp(tops - top), 0)
     if VECTOR == 0:
-        tl.store(y + at_y, (tl.exp(ends - top) * scale).to(y.dtype.element_ty), mask=is_end & (part == 0))
+        mine = is_end & (tl.full((1, 1), part, tl.int32) == 0)
+        tl.store(y + at_y, (tl.exp(ends - top) * scale).to(y.dtype.element_ty), mask=mine)
     for i in tl.static_range(HELD):
         value = _as_read(held[i], rows >> 31)
         _softmax_stored(to, start + i * BLOCK, column, stop, there, value, top, scale)
