@@ -70,8 +70,8 @@ def split_softmax(x: Any, split: int, block: int, warps: int) -> Any:
 
 @pytest.mark.parametrize("dtype", list(ALLOWED))
 def test_rows_that_programs_share_are_right_and_always_the_same(dtype: Any) -> None:
-    ways = ((2, 8192, 16), (3, 4096, 8), (4, 16384, 32), (5, 4096, 16), (6, 8192, 32), (8, 2048, 8))
-    for (split, block, warps), n in zip(ways, (40000, 50257, 128256, 70001, 151936, 33001), strict=True):
+    ways = ((2, 8192, 16), (3, 4096, 8), (4, 16384, 32), (5, 4096, 16), (6, 8192, 32), (8, 2048, 8), (16, 4096, 4))
+    for (split, block, warps), n in zip(ways, (40000, 50257, 128256, 70001, 151936, 33001, 128257), strict=True):
         x = 4 * normal(700, n, dtype=dtype)
         call = split_softmax(x, split, block, warps)
         first = call()

@@ -104,7 +104,7 @@ def with_split(whole: Callable[[Problem, Device], Space]) -> Callable[[Problem, 
 
 
 #: Rows of more elements than this may be split, over so many programs. Seconds that these take to hear of each other.
-SPLIT_BEYOND, SPLITS, MEETING_S = 32768, (2, 3, 4, 5, 6, 8), 2e-6
+SPLIT_BEYOND, SPLITS, MEETING_S = 32768, (2, 3, 4, 5, 6, 8, 12, 16), 2e-6
 
 
 def part_of(n: int, split: int) -> int:

@@ -15,7 +15,7 @@ from tunesmith.kernels.rows.device import _as_read, _places, _told
 #: sum of 0.
 LEAST = tl.constexpr(-3.4028234663852886e38)
 #: Parts of a row at most.
-PARTS = tl.constexpr(8)
+PARTS = tl.constexpr(16)
 
 
 @triton.jit
@@ -185,9 +185,13 @@ def _softmax_arrived(arrived, SPLIT: tl.constexpr, PATIENCE: tl.constexpr):
     """Say that this program's part of a row is in memory; whether that of all SPLIT programs is, having waited for it.
 
     `arrived` is 0 or SPLIT when a launch begins, and the other one when it has ended: who waits sees the round end, and
-    nobody has to put the count back while others wait. Programs that are not running yet, as the GPU is full, may wait
-    for those that are to end: so none waits for ever. Where others do not come, be it that launches in other streams
-    wait as this one does, it returns False when it has asked PATIENCE times, and the program goes on without them.
+    nobody has to put the count back while others wait.
+
+    A program may wait for one that is not running yet, as the GPU is full. GPUs start programs in the order of their
+    numbers, and a row's have numbers that follow each other: then only the last row that has begun is not complete, all
+    others end, and make room for it. But no GPU promises that order, and launches in enough other streams could wait in
+    the same way, until all that runs waits. So nobody waits for ever: a program that has asked PATIENCE times returns
+    False, and goes on without the others, which find all as if it had waited.
     """
     before = tl.atomic_add(arrived, 1, sem="acq_rel")
     before_end = before // SPLIT
