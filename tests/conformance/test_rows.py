@@ -28,6 +28,7 @@ from tunesmith.core.device import Device
 from tunesmith.errors import BadInput
 from tunesmith.events import watched
 from tunesmith.kernels import add_rmsnorm, layernorm, rmsnorm, rmsnorm_backward, row_softmax, shipped, silu_and_mul
+from tunesmith.kernels.rows import launch
 from tunesmith.report.progress import Progress
 
 KERNELS = ("row_softmax", "rmsnorm", "rmsnorm_backward", "add_rmsnorm", "layernorm", "silu_and_mul")
@@ -60,6 +61,8 @@ def launch(program, how, arrays, strides, rows, n, *more, held=1, vector=None):
     knobs["VECTOR"] = math.gcd(n, 16, *strides) if vector is None else vector
     if program in (softmax.row_softmax, centred.layernorm):
         knobs["HELD"] = held
+    if program is softmax.row_softmax:
+        knobs["SPLIT"], knobs["PATIENCE"], arrays = 1, 0, (*arrays, None, None)
     if program is device.silu_and_mul:
         programs = tiles * -(-n // block)
     else:
@@ -135,6 +138,34 @@ for dtype in (torch.float32, torch.bfloat16):  # blocks in registers, blocks beh
                 close(y, x.double().softmax(-1), "softmax", n, more, vector, held, stages)
         assert whole[2].isnan().all() and whole[1].flatten()[3 * n :].isnan().all()
 
+# Programs run one after the other here: all of a row but the last give up waiting, and compute it all; the last reads
+# what they have said.
+for dtype in (torch.float32, torch.bfloat16):
+    for n, split, block in ((200, 3, 32), (131, 2, 64)):
+        x = 4 * torch.randn(4, n)
+        x[1], x[2, : n // 2], x[3] = torch.finfo(dtype).min, -float("inf"), -float("inf")
+        x[3, n // 2] = 0.0
+        x, arrived = x.to(dtype), torch.tensor([0, split, 0, split, 7], dtype=torch.int32)
+        for vector, more in ((0, True), (math.gcd(n, 16), False)):
+            whole = torch.full((2, 4, n), float("nan"), dtype=dtype)
+            partial = torch.full((4, split, 2), float("nan"))
+            part = -(-n // (64 * split)) * 64
+            softmax.row_softmax[(4 * split,)](
+                x, whole[0], partial, arrived, n, 4, n, ROWS=1, BLOCK=block, PER_UNIT=0, STAGES=1, SPLIT=split,
+                PATIENCE=2, HELD=-(-part // block), LOOP=False, VECTOR=vector,
+            )
+            close(whole[0], x.double().softmax(-1), "split", n, split, vector)
+            assert arrived.tolist() == ([split, 0, split, 0, 7] if more else [0, split, 0, split, 7])
+            assert partial.isfinite().all() and whole[1].isnan().all()
+x = torch.randn(3, 200)
+x[0], x[1, 150], x[2, 10] = -float("inf"), float("nan"), float("inf")
+y, arrived, partial = torch.zeros(3, 200), torch.zeros(3, dtype=torch.int32), torch.zeros(3, 2, 2)
+softmax.row_softmax[(6,)](
+    x, y, partial, arrived, 200, 3, 200, ROWS=1, BLOCK=64, PER_UNIT=0, STAGES=1, SPLIT=2, PATIENCE=0, HELD=2,
+    LOOP=False, VECTOR=8,
+)
+torch.testing.assert_close(y, x.softmax(-1), equal_nan=True)
+
 x, dy, w = torch.randn(3, 40), torch.randn(3, 40), torch.randn(40)
 for how in HOW:  # without eps a row of zeros, which pads a block of rows, has an infinite scale
     y, dw = torch.zeros(3, 40), torch.zeros(40)
@@ -176,12 +207,29 @@ def test_short_rows_share_a_program_and_long_ones_are_gone_over_twice() -> None:
     assert rmsnorm.default(problem(kernel, 4, 64), H200)["ROWS"] == 1  # few rows are spread
 
 
+def test_defaults_of_long_rows_are_what_was_fastest_and_share_rows_that_are_few() -> None:
+    kernel = shipped()["row_softmax"]
+    for rows, n, expected in (
+        (4096, 12288, Config(SPLIT=1, ROWS=1, BLOCK=4096, PER_UNIT=0, STAGES=1, num_warps=8)),
+        (1024, 50257, Config(SPLIT=1, ROWS=1, BLOCK=8192, PER_UNIT=0, STAGES=2, num_warps=8)),
+        (512, 128256, Config(SPLIT=1, ROWS=1, BLOCK=16384, PER_UNIT=0, STAGES=2, num_warps=32)),
+        (16, 128256, Config(SPLIT=8, ROWS=1, BLOCK=4096, PER_UNIT=0, STAGES=1, num_warps=8)),
+    ):
+        asked = problem(kernel, rows, n)
+        assert row_softmax.default(asked, H200) == expected
+        assert {config["SPLIT"] for config in kernel.declared.space_for(asked, H200)} > {1} or n < 32768
+    assert layernorm.default(problem(shipped()["layernorm"], 8192, 5376), H200)["BLOCK"] == 1024
+    assert layernorm.default(problem(shipped()["layernorm"], 8192, 4096), H200)["BLOCK"] == 4096
+
+
 def test_blocks_of_a_row_that_a_program_holds_have_no_stages_and_are_not_read_again() -> None:
     kernel = shipped()["row_softmax"]
     for n, loops in ((5000, False), (151936, True)):
         asked = problem(kernel, 2048, n)
         space = kernel.declared.space_for(asked, H200)
-        held = Config(ROWS=1, BLOCK=2048 if n == 5000 else 16384, PER_UNIT=0, STAGES=1, num_warps=8)
+        held = Config(
+            SPLIT=1, ROWS=1, BLOCK=2048 if n == 5000 else 16384, PER_UNIT=0, STAGES=1, num_warps=8 if n == 5000 else 32
+        )
         assert held in space
         assert (Config({**held, "STAGES": 2}) in space) == loops
         moved = kernel.declared.model.work(asked, held)
@@ -312,6 +360,28 @@ def built(name: str, rows: int, n: int) -> str:
     config = kernel.declared.default_for(name, kernel.dispatcher.problem_of(*args).problem, H200)
     bound = kernel.kernel.for_call(args).bound
     return bound.program.load(bound.plan(config)[0], Problem({}), None).compiled.asm["ptx"]
+
+
+def test_programs_that_share_a_row_get_a_workspace_and_the_streams_counters(
+    launched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(launch, "counters", lambda *what: asked.append(what) or GpuTensor(1024, dtype=torch.int32))
+    kernel, config = shipped()["row_softmax"], Config(
+        SPLIT=4, ROWS=1, BLOCK=8192, PER_UNIT=0, STAGES=1, num_warps=16
+    )  # fmt: skip
+    for n in (128256, 128257):
+        args = arguments("row_softmax", 600, n, n)
+        assert config in kernel.declared.space_for(kernel.dispatcher.problem_of(*args).problem, H200)
+        bound = kernel.kernel.for_call(args)
+        assert tuple(bound.load(config, Problem({}), None).launch(*args).shape) == (600, n)
+        assert launched.launches[-1].grid == (2400, 1, 1)
+        ptx = bound.bound.split.load(bound.bound.plan(config)[0], Problem({}), None).compiled.asm["ptx"]
+        ends = 1 if n % 2 else 0
+        assert len(re.findall(r"ld\.global\S*\.b16", ptx)) == len(re.findall(r"st\.global\S*\.b16", ptx)) == ends
+        assert len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)) >= len(re.findall(r"st\.global\S*\.v4\.b32", ptx)) == 8
+        assert not re.search(r"(ld|st)\.local", ptx)
+    assert asked == [(torch.device("cuda", 0), 1024, "rows in 4")] * 2
 
 
 def test_nothing_is_launched_for_what_is_empty(launched: Any) -> None:

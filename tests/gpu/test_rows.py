@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from tunesmith import Problem, TunedKernel, ops
+from tunesmith import Config, Problem, TunedKernel, ops
 from tunesmith.kernels import add_rmsnorm, layernorm, rmsnorm, rmsnorm_backward, row_softmax, shipped, silu_and_mul
+from tunesmith.kernels.rows import softmax
 from tunesmith.subject import Effort
 
 F = torch.nn.functional
@@ -55,6 +57,81 @@ def test_strides_of_all_kinds() -> None:
         both = normal(3, 4, 2 * n, dtype=torch.float16)[:, ::2]
         assert silu_and_mul.silu_and_mul(both).shape == (3, 2, n)
     assert row_softmax.softmax(normal(0, 5, dtype=torch.float16)).shape == (0, 5)
+
+
+def split_softmax(x: Any, split: int, block: int, warps: int) -> Any:
+    """A function that makes the softmax of x's rows, each by so many programs."""
+    kernel, (rows, n) = row_softmax.kernel.kernel, x.shape
+    config = Config(SPLIT=split, ROWS=1, BLOCK=block, PER_UNIT=0, STAGES=1, num_warps=warps)
+    args = x, rows, n
+    ready = kernel.for_call(args).load(config, Problem({}), None).launch
+    return lambda x=x: ready(x, rows, n)
+
+
+@pytest.mark.parametrize("dtype", list(ALLOWED))
+def test_rows_that_programs_share_are_right_and_always_the_same(dtype: Any) -> None:
+    ways = ((2, 8192, 16), (3, 4096, 8), (4, 16384, 32), (5, 4096, 16), (6, 8192, 32), (8, 2048, 8), (16, 4096, 4))
+    for (split, block, warps), n in zip(ways, (40000, 50257, 128256, 70001, 151936, 33001, 128257), strict=True):
+        x = 4 * normal(700, n, dtype=dtype)
+        call = split_softmax(x, split, block, warps)
+        first = call()
+        for mine, given in zip(first.split(100), x.split(100), strict=True):
+            exact = given.double().softmax(-1)
+            assert off(mine, exact) < ALLOWED[dtype], (split, n)
+            assert float(((mine.double() - exact).abs() / (exact + 1e-6)).max()) < 10 * ALLOWED[dtype], (split, n)
+        assert all(torch.equal(call(), first) for _ in range(60)), (split, n)
+        few = x[:3].contiguous()
+        assert torch.equal(split_softmax(few, split, block, warps)(), first[:3])
+
+
+def test_rows_that_programs_share_are_torchs_where_numbers_are_not_finite() -> None:
+    x = normal(9, 60000, dtype=torch.bfloat16)
+    x[0], x[1, 50000], x[2, 7], x[3, 100:59900] = -math.inf, math.nan, math.inf, -math.inf
+    x[4], x[5], x[5, 40000] = torch.finfo(torch.bfloat16).min, -math.inf, 0.0
+    for split in (2, 4, 8):
+        made = split_softmax(x, split, 2048, 16 if split == 2 else 8)()
+        torch.testing.assert_close(made, x.softmax(-1), equal_nan=True, atol=1e-5, rtol=2e-2)
+
+
+def test_rows_that_programs_share_in_graphs_and_streams_at_once() -> None:
+    x = 4 * normal(300, 128256, dtype=torch.bfloat16)
+    calls = [split_softmax(x, *how) for how in ((8, 4096, 8), (4, 8192, 16), (2, 16384, 32))]
+    expected = [call() for call in calls]
+    graphs = []
+    for call in calls:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = [call() for _ in range(3)]
+        graphs.append((graph, results))
+    streams = [torch.cuda.Stream() for _ in range(24)]
+    torch.cuda.synchronize()
+    for _ in range(5):  # more launches at once than units hold programs that wait
+        made = []
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                if i < len(graphs):
+                    graphs[i][0].replay()
+                else:
+                    made.append((i % 3, calls[i % 3]()))
+        torch.cuda.synchronize()
+        assert all(torch.equal(result, expected[which]) for which, result in made)
+    for (_, results), right in zip(graphs, expected, strict=True):
+        assert all(torch.equal(result, right) for result in results)
+
+
+def test_programs_that_do_not_hear_of_the_others_go_on_without_them() -> None:
+    """As where the GPU has no room for these: here they are not even asked for."""
+    x = 4 * normal(200, 70001, dtype=torch.bfloat16)
+    expected = split_softmax(x, 4, 4096, 8)()
+    y, partial = torch.empty_like(x), torch.empty(200, 4, 2, device="cuda")
+    arrived = torch.zeros(200, device="cuda", dtype=torch.int32)
+    for after in (4, 0):
+        softmax.row_softmax[(800,)](
+            x, y.fill_(0), partial, arrived, 70001, 200, 70001, ROWS=1, BLOCK=4096, PER_UNIT=0, STAGES=1, SPLIT=4,
+            PATIENCE=0, HELD=5, LOOP=False, VECTOR=0, num_warps=8,
+        )  # fmt: skip
+        assert torch.equal(y, expected)
+        assert (arrived == after).all()
 
 
 def test_a_sum_written_in_place_leaves_what_lies_around_alone() -> None:

@@ -48,6 +48,7 @@ class Hints:
         per_units: the values of per_unit; 0 stands for a program for each tile.
         reads: arrays that are on their way at once, for the shared memory that stages take.
         most: elements of a row that a block holds at most; longer rows are looped over.
+        parts: into how many blocks a row is cut at most that one would hold.
     """
 
     rows: str | int
@@ -61,6 +62,7 @@ class Hints:
     per_units: tuple[int, ...] = (0, 1, 2, 4, 8)
     reads: int = 1
     most: int = MOST_ELEMENTS
+    parts: int = 4
 
     @property
     def knobs(self) -> tuple[str, ...]:
@@ -101,7 +103,7 @@ class Hints:
             return [b for e in range(21) if SPLIT_LEAST <= (b := 1 << e) <= min(whole, SPLIT_MOST)] or [whole]
         if whole > self.most:
             return [self.most >> e for e in (3, 2, 1, 0)]
-        return [*[block for block in (whole // 4, whole // 2) if block >= 1024], whole]
+        return [*[whole // cut for cut in (8, 4, 2) if cut <= self.parts and whole // cut >= 1024], whole]
 
     def _tile(self, config: Config) -> int:
         return self._knob(config, self.tall, 1) * self._knob(config, self.block, 1)

