@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ from tunesmith.calls import HOST_MATTERS_S
 from tunesmith.chooser import Chooser
 from tunesmith.core.outcome import Calls, trial_from_data, trial_to_data
 from tunesmith.errors import BadInput
+from tunesmith.kernel import Run
 from tunesmith.measure.calls import copies
 from tunesmith.measure.pick import pick
 from tunesmith.store import default_store
@@ -177,24 +179,66 @@ def test_ctrl_c_passes_and_the_race_is_kept() -> None:
     assert Config(by="switched") not in clock.asked[asked:]  # what was measured is known
 
 
-def test_a_budget_leaves_time_for_it_and_who_was_not_called_is_not_chosen() -> None:
+@dataclass
+class SlowClock(HostClock):
+    """A race that never ends by itself."""
+
+    def sample(self, run: Run) -> Sample:
+        time.sleep(5e-3)
+        return super().sample(run)
+
+
+def test_a_budget_leaves_time_for_it() -> None:
+    clock = SlowClock(gpu(torch=8.1, switched=8.0, gemm1=8.0, gemm2=8.0, gemm4=8.0), 0.2, calls_us=CALLS)
+    summary = made(clock, budget_s=0.4).tune(1)
+    assert summary.choice is not None
+    assert summary.choice.partial
+    assert len(clock.called) > 20
+    assert not summary.choice.calls.startswith("what calls take was not measured")
+
+
+def test_a_budget_that_ends_meanwhile_leaves_it_to_the_gpu_and_it_is_said() -> None:
+    clock = HostClock(SMALL, 0.001, calls_us=CALLS, wrong=lambda name: time.sleep(0.1))
+    choice = made(clock, budget_s=0.9).choice(1)
+    assert choice.config["SPLIT"] == 2
+    assert choice.calls == "what calls take was not measured: the budget ended"
+
+
+def test_launches_that_are_bounded_are_those_of_the_race() -> None:
     clock = HostClock(SMALL, 0.001, calls_us=CALLS)
-    mm = made(clock, budget_s=30.0)
-    assert mm.choice(1).config["SPLIT"] == 1
-    ended = HostClock(SMALL, 0.001, calls_us=CALLS)
-    over = made(ended, budget_s=1.0)
-    times = iter(range(100))
+    summary = made(clock).tune(1, launches=25)
+    assert len(clock.asked) == 25
+    assert summary.choice is not None
+    assert summary.choice.config in (LIBRARY, Config(by="gemm", SPLIT=1))
 
-    def slowly(name: str) -> None:
-        if next(times) > 15:
-            import time
 
-            time.sleep(0.3)
+def test_copies_are_written_and_arguments_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    np = pytest.importorskip("numpy")
 
-    ended.wrong = slowly
-    choice = over.choice(2)
-    assert choice.config["SPLIT"] in (1, 2)
-    assert choice.config["SPLIT"] == 1 or "not measured: the budget ended" in choice.calls
+    def count(x: Any) -> str:
+        x += 1
+        return "torch"
+
+    def count_too(x: Any) -> str:
+        x += 1
+        return "switched"
+
+    clock = HostClock(gpu(torch=8.0, switched=4.0), 0.001, calls_us={"torch": 11.0, "switched": 11.0})
+    counting = choose(
+        "count", {"torch": count, "switched": count_too}, args=["x"], writes=["x"], clock=clock, eager=True,
+        policy="search", isolate=False,
+    )  # fmt: skip
+    x = np.zeros(4)
+    for no_memory in (False, True):
+        if no_memory:
+            monkeypatch.setattr("tunesmith.measure.calls._twins", lambda *_: 1 / 0)
+            x = np.zeros(5)
+        summary = counting.tune(x)
+        assert summary.choice is not None
+        assert summary.choice.config["by"] == "switched"
+        assert summary.choice.calls == ""
+        assert not x.any()
+    assert len(clock.called) > 20
 
 
 def test_what_was_stored_without_it_is_called_when_it_is_tuned_again() -> None:
