@@ -19,7 +19,7 @@ from tunesmith.subject import Effort
 #: Where the library takes longer on the device, the host has time to ask.
 HOST_MATTERS_S = 100e-6
 #: So many are timed beside the library at once, and so often others are: the fastest first.
-AT_ONCE, TIMES = 6, 5
+AT_ONCE, TIMES = 24, 4
 #: Of a budget, the part that is kept for it, and seconds at most.
 SHARE, MOST_S = 0.1, 1.0
 
@@ -121,7 +121,8 @@ def _time_beside(state: Evaluation, trials: Mapping[Config, Trial], asked: Seque
         many = copies(subject.arguments, subject.hot, getattr(state.own_clock, "cold", False), subject.device.l2_bytes)
         launches = {config: executable.launch for config, executable in loaded.items()}
         found = call_in_turn(
-            state.own_clock, launches, many, len(earlier), state.at, lambda: state.out_of_time, state.effort.seed
+            state.own_clock, launches, library, many, len(earlier), state.at, lambda: state.out_of_time,
+            state.effort.seed,
         )  # fmt: skip
     mine = found.pop(library, None)
     if isinstance(mine, Failed):

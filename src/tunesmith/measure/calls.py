@@ -19,8 +19,9 @@ from tunesmith.measure.memory import Twin, free_bytes, n_bytes, place_of, readab
 STRETCH_S = 2e-3
 #: ... and are never more than this
 MOST_CALLS = 2000
-#: So often each is timed, beside the others.
-ROUNDS = 10
+#: So often each is timed beside the others; those that take this many times as long as the library, beyond doubt, leave
+#: earlier.
+ROUNDS, FAR = 10, 1.03
 #: Rounds below which nothing is sure.
 ENOUGH = 3
 #: Of arguments that no cache is to hold, copies at most, and the part of the free memory that they may take.
@@ -135,13 +136,14 @@ def _twins(arguments: Mapping[str, Any], turning: Mapping[str, Any], number: int
 
 
 def call_in_turn(
-    clock: Any, launches: Mapping[Config, Callable[..., Any]], many: Sequence[Sequence[Any]], first: int, at: str,
-    over: Callable[[], bool], seed: int = 0,
+    clock: Any, launches: Mapping[Config, Callable[..., Any]], library: Config, many: Sequence[Sequence[Any]],
+    first: int, at: str, over: Callable[[], bool], seed: int = 0,
 ) -> dict[Config, Calls | Failed]:  # fmt: skip
     """Time calls of each back to back in several rounds, in random order within a round.
 
     Args:
         clock: one with `back_to_back`.
+        library: which of them the others are compared with. When it fails, that is all.
         many: arguments by position, gone through in turn.
         first: the first round's number. at: when the search began.
         over: whether the time is up: no new round is begun then.
@@ -149,28 +151,39 @@ def call_in_turn(
     Returns:
         What failed; and the others' seconds, unless the time was up before there were enough rounds.
     """
-    found: dict[Config, Calls | Failed] = {}
+    failed: dict[Config, Calls | Failed] = {}
     taken: dict[Config, list[float]] = {config: [] for config in launches}
 
-    def seconds(config: Config, number: int) -> float | None:
+    def seconds(config: Config, number: int) -> float:
+        """0 for one that fails."""
         result, failure, error = attempt("launch", lambda: clock.back_to_back(launches[config], many, number))
         del error
         if failure is not None:
-            found[config] = failure
-            taken.pop(config, None)
-        return None if result is None else max(float(result), SHORTEST_S)
+            failed[config] = failure
+        return 0.0 if result is None else max(float(result), SHORTEST_S)
 
-    for config in launches:  # the first calls, and those that nothing is waited for
-        seconds(config, len(many))
-    estimates = [s for config in list(taken) if (s := seconds(config, len(many))) is not None]
-    number = max(len(many), min(MOST_CALLS, round(STRETCH_S / max(estimates, default=STRETCH_S))))
+    def staying(configs: Sequence[Config]) -> list[Config]:
+        if library in failed:
+            return []
+        left = [config for config in configs if config not in failed and not _is_far(taken[config], taken[library])]
+        return left if len(left) > 1 else []
+
+    for config in launches:
+        seconds(config, len(many))  # the first calls take longer
+    left = staying(list(launches))
+    slowest_s = max([seconds(config, len(many)) for config in left], default=0.0)
+    number = max(len(many), min(MOST_CALLS, round(STRETCH_S / max(slowest_s, SHORTEST_S))))
     draw = random.Random(seed)
     for _ in range(ROUNDS):
         if over():
             break
-        for config in draw.sample(list(taken), len(taken)):
-            each_s = seconds(config, number)
-            if each_s is not None:
-                taken[config].append(each_s)
-    timed = {c: Calls(tuple(mine), first, at) for c, mine in taken.items() if len(mine) >= ENOUGH}
-    return {**timed, **found}
+        left = staying(left)
+        for config in draw.sample(left, len(left)):
+            taken[config].append(seconds(config, number))
+    timed = {c: Calls(tuple(mine), first, at) for c, mine in taken.items() if c not in failed and len(mine) >= ENOUGH}
+    return {**timed, **failed}
+
+
+def _is_far(mine: Sequence[float], librarys: Sequence[float]) -> bool:
+    """Whether it is slower beyond doubt, and by far."""
+    return len(mine) >= ENOUGH and paired_ratio(mine, librarys[: len(mine)])[1] > FAR
