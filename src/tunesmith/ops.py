@@ -353,18 +353,12 @@ def _by_cublaslt(
     a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
 ) -> Any:
     """Torch's product by the other of its two libraries, whose heuristics know other algorithms."""
-    before = _preferred()
-    _prefer(_CUBLASLT)
+    before = torch._C._get_blas_preferred_backend()
+    torch._C._set_blas_preferred_backend(torch._C._BlasBackend.Cublaslt)
     try:
-        made = _mm(a, b)
+        return _ACTIVATED[activation](torch.mm(a, b))
     finally:
-        _prefer(before)
-    return made if activation is None else _ACTIVATED[activation](made)
-
-
-# looked up once, as a product of ten microseconds waits for what is looked up on each call
-_preferred, _prefer, _mm = torch._C._get_blas_preferred_backend, torch._C._set_blas_preferred_backend, torch.mm
-_CUBLASLT = torch._C._BlasBackend.Cublaslt
+        torch._C._set_blas_preferred_backend(before)
 
 
 def _by_either(problem: Problem, device: Device) -> bool:
