@@ -86,6 +86,9 @@ def fake_torch(gpu: Gpu) -> types.ModuleType:
     def in_stream(stream: Any) -> Iterator[None]:
         yield
 
+    def synchronize() -> None:
+        gpu.host_s = max(gpu.host_s, gpu.gpu_s)
+
     torch: Any = types.ModuleType("torch")
     stream = types.SimpleNamespace(cuda_stream=77, synchronize=lambda: None, wait_stream=lambda other: None)
     torch.cuda = types.SimpleNamespace(
@@ -93,7 +96,7 @@ def fake_torch(gpu: Gpu) -> types.ModuleType:
         current_stream=lambda: stream, is_initialized=lambda: True,
         is_current_stream_capturing=lambda: gpu.capturing,
         get_device_properties=lambda index: types.SimpleNamespace(uuid=f"GPU-{index}"),
-        CUDAGraph=Graph, Stream=lambda: stream, stream=in_stream,
+        CUDAGraph=Graph, Stream=lambda: stream, stream=in_stream, synchronize=synchronize,
     )  # fmt: skip
     torch.compiler = types.SimpleNamespace(is_compiling=lambda: False)
     torch.empty, torch.int8 = Buffer, None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 from tunesmith.core.config import Config
-from tunesmith.core.outcome import Failed, Measured, Resources, Trial
+from tunesmith.core.outcome import Calls, Failed, Measured, Resources, Trial
 from tunesmith.core.stopping import Rule
 from tunesmith.errors import Busy, CompileFailed, TunesmithWarning, WorkerLost
 from tunesmith.events import BUDGET, LAUNCHES, Compiled, Compiling, Racing, Sampled, Tried, fate, say
@@ -53,6 +53,8 @@ class Evaluation:
         cut_short: whether the latest race was stopped before its end.
         stopped: what ended before the strategy did, `BUDGET` or `LAUNCHES`; empty for none.
         kept_s, kept_launches: of those that may be spent, so many are not for now, once there was a race.
+        own_clock: of this process, wherever candidates run.
+        calls_note: why it is not known what calls take, where that was asked for.
     """
 
     subject: Subject
@@ -73,6 +75,8 @@ class Evaluation:
     stopped: str = ""
     kept_s: float = 0.0
     kept_launches: int = 0
+    own_clock: Clock = field(init=False)
+    calls_note: str = ""
     _anew: bool = False
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
     _stored_at: float = field(default_factory=perf_counter)
@@ -91,7 +95,7 @@ class Evaluation:
     _told: set[Config] = field(default_factory=set[Config])  # of whose fate in the race under way was told
 
     def __post_init__(self) -> None:
-        self._bench = local_bench(self.subject)
+        self._bench, self.own_clock = local_bench(self.subject), self.clock
 
     @property
     def notes(self) -> Sequence[str]:
@@ -113,7 +117,17 @@ class Evaluation:
     @property
     def ended_by(self) -> str:
         """What has ended: `BUDGET`, `LAUNCHES`, or nothing."""
-        return LAUNCHES if self.launched_all else BUDGET if self._left_s <= 0 else ""
+        return LAUNCHES if self.launched_all else BUDGET if self.out_of_time else ""
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the budget's seconds have ended."""
+        return self._left_s <= 0
+
+    def extend(self, seconds: float) -> None:
+        """Let the budget end so much later."""
+        if self.deadline is not None:
+            self.deadline += seconds
 
     @property
     def _left_s(self) -> float:
@@ -215,11 +229,11 @@ class Evaluation:
                 if not self.overlaps:
                     waiting.append(executable)
                     continue
-                with self._alone(), self._turns.timing():
+                with self.alone(), self._turns.timing():
                     self._admit(race, executable, race.welcome)
                 self._keep(race, {executable.config}, at_once=False)
             self.cut_short = True
-            with self._alone():
+            with self.alone():
                 for executable in waiting:
                     self._admit(race, executable, race.enter)
                 say(Racing(race.candidates))
@@ -248,7 +262,7 @@ class Evaluation:
         """
         config = known.config
         self._isolate()
-        with self._bench, self._alone(), closing(self.compile([config], set())) as loaded:
+        with self._bench, self.alone(), closing(self.compile([config], set())) as loaded:
             for executable in loaded:
                 for _ in range(times):
                     run, failure, error = self._bench.ready(executable)
@@ -259,6 +273,34 @@ class Evaluation:
                     if run is not None and run.checked:
                         self.trials[config] = replace(known, checked=self.subject.check.identity)
         self._ready.clear()
+        self._commit()
+
+    # --- what calls take -------------------------------------------------------------------------
+
+    def loaded_here(self, configs: Sequence[Config]) -> dict[Config, Executable]:
+        """Configs ready to launch in this process, wherever candidates run; who is not has failed."""
+        bench, self._bench = self._bench, local_bench(self.subject)
+        try:
+            with closing(self.compile(configs, set())) as loaded:
+                return {executable.config: executable for executable in loaded}
+        finally:
+            self._bench = bench
+            self._ready.clear()
+
+    @contextmanager
+    def arguments_kept(self) -> Generator[None]:
+        """Within this scope launches may write what they are declared to write; afterwards it is as before."""
+        with local_bench(self.subject):
+            yield
+
+    def keep_calls(self, found: Mapping[Config, Calls | Failed]) -> None:
+        """Note and store what calls of some Configs take, or what became of them."""
+        for config, one in found.items():
+            trial = self.trials.get(config) or self.known[config]
+            if isinstance(one, Failed):
+                self._add(config, one, trial.resources, trial.compile_s)
+            else:
+                self.trials[config] = replace(trial, calls=one)
         self._commit()
 
     # --- compiling -------------------------------------------------------------------------------
@@ -347,7 +389,7 @@ class Evaluation:
             held.clear()  # or the race and `keep` hold each other, and with them the call's arrays
 
     @contextmanager
-    def _alone(self) -> Generator[None]:
+    def alone(self) -> Generator[None]:
         """Within this scope nobody else measures on the device; waiting for that is not searching.
 
         Held for one arrival, or for all rounds of a race, and never while compilers are waited for: they may take
@@ -413,8 +455,10 @@ class Evaluation:
         judged = config in self._checked or (isinstance(outcome, Failed) and outcome.stage == "wrong")
         checked = self.subject.check.identity if judged else ""
         slower = drift(outcome, race or {}, self._levels) if isinstance(outcome, Measured) else 1.0
+        before = self.trials.get(config)
         self.trials[config] = Trial(
-            config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft), checked, slower
+            config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft), checked, slower,
+            before.calls if before is not None else None,
         )  # fmt: skip
         if isinstance(outcome, Failed):
             self._tell([config], "")

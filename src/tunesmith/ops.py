@@ -438,7 +438,7 @@ def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
         f"linear_{kind}", {"torch": Candidate(torchs), **candidates}, args=_by_torch, reference=_reference,
         key=["batch", "M", "N", "K", "activation", "out", "precision"], strides=["a", "b"], dims=["M", "N", "K"],
         flags={**gemm.kernel.flags, "b.strides": "1x"}, settings=None, policy="lookup", most=TRIED, depends=["torch"],
-        isolate=False, **more,
+        isolate=False, eager=True, **more,
     )  # fmt: skip
     made.use_table(Packaged("tunesmith.kernels", f"linear_{kind}"))  # by exact sizes: others are torch's
     made.dispatcher.on_clear.append(_forget)

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from time import perf_counter
 from typing import Literal, TypeAlias
 
+from tunesmith.calls import kept_for_calls, time_calls
 from tunesmith.core.config import Config
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Failed, Measured, Trial
@@ -17,7 +18,7 @@ from tunesmith.evaluate import Evaluation
 from tunesmith.kernel import Clock
 from tunesmith.store import Store
 from tunesmith.subject import Effort, Subject
-from tunesmith.tune import searching
+from tunesmith.tune import of_calls, searching
 
 #: Rivals of the Config in use. The winner under other versions is nearly always among the first few of before.
 BEST = 4
@@ -69,7 +70,11 @@ def refresh(
     deadline = None if effort.budget_s is None else perf_counter() + effort.budget_s
     state = Evaluation(subject, store, clock, effort, at, deadline, incumbent=before.config)
     with searching(), closing(state):
-        state.evaluate(configs)
+        with kept_for_calls(state):
+            state.evaluate(configs)
+        ended = not (state.over or state.cut_short)
+        if ended:
+            time_calls(state, {})
     trials = [state.trials[config] for config in configs if config in state.trials]
     verdict = effort.verdict(trials, state.incumbent)
     failed = Refreshed(key, "failed", stale, len(trials), before, before)
@@ -77,7 +82,7 @@ def refresh(
         reasons = dict.fromkeys(t.outcome.reason for t in trials if isinstance(t.outcome, Failed))
         why = "; ".join(reasons) or "the budget ended before anything was measured"
         return replace(failed, why=why if configs else "the Space holds none of the stored Configs any more")
-    if state.over or state.cut_short:
+    if not ended:
         return replace(failed, why="the budget ended before the race did; what was measured is kept")
     winner = verdict.winner
     assert isinstance(winner.outcome, Measured)
@@ -87,7 +92,7 @@ def refresh(
         before, config=winner.config, median_s=winner.outcome.median_s, runner_up=rival.config if rival else None,
         ratio=None if rival_s is None else rival_s / winner.outcome.median_s, ties=verdict.ties,
         measured_at=subject.exact if subject.exact != key.problem else None, within=verdict.within,
-        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=at,
+        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=at, calls=of_calls(verdict, state),
     )  # fmt: skip
     store.put_choice(key, after, dict(key.soft))
     fate: Fate = "kept" if winner.config == before.config else "changed"

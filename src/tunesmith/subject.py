@@ -94,6 +94,7 @@ class Effort:
         rounds: instead of a race, time everybody so often.
         near: of the strategy that starts from them, solved Problems beside those of the store.
         ties: whether launches are spent on proving who is as good as the fastest.
+        eager: whether what a call takes back to back, the host's part counted, has a say too.
     """
 
     strategy: str = "auto"
@@ -110,6 +111,7 @@ class Effort:
     near: tuple[Solved, ...] = ()
     ties: bool = True
     first: tuple[Config, ...] = ()
+    eager: bool = False
 
     def verdict(self, trials: Sequence[Trial], incumbent: Config | None = None) -> Verdict | None:
         """What the Trials say; they are in the Space's order."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from time import perf_counter
 
+from tunesmith.calls import kept_for_calls, time_calls
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Choice, Failed, Measured, Trial, Untried
 from tunesmith.core.space import ENUMERATED, Space
@@ -19,6 +20,7 @@ from tunesmith.evaluate import Evaluation
 from tunesmith.events import BUDGET, STOPPED, Started, Summary, say
 from tunesmith.finals import kept_back, last_race
 from tunesmith.kernel import Clock
+from tunesmith.measure.calls import about_calls
 from tunesmith.measure.failure import all_failed, is_machines
 from tunesmith.measure.pick import Verdict, unfinished
 from tunesmith.neighbours import neighbours, prior_of, saved
@@ -92,9 +94,12 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
         since = "" if concluded is None else concluded.searched_at
         again, needed = _to_time_again(state, known, stored, since)
         ranks = legal is not None and _is_ranked(state)
-        with kept_back(state):
-            _follow(state, known, first, again, needed, ranks)
-        last_race(state, known)
+        with kept_for_calls(state):
+            with kept_back(state):
+                _follow(state, known, first, again, needed, ranks)
+            last_race(state, known)
+        _check_winner(state, known)
+        time_calls(state, known)
         _check_winner(state, known)
     done = {**known, **state.trials}
     return _conclude(state, legal if legal is not None else list(done), done, cut, len(known))
@@ -309,8 +314,16 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
         most=state.effort.candidates, launches=state.effort.launches, within=verdict.within,
         confidence=verdict.confidence, doubt=verdict.doubt, searched_at=state.at,
         conditions=_conditions(winner.outcome, state.clock), checked=winner.checked,
-        note="; ".join(filter(None, [*state.notes, instead])),
+        note="; ".join(filter(None, [*state.notes, instead])), calls=of_calls(verdict, state),
     )  # fmt: skip
+
+
+def of_calls(verdict: Verdict, state: Evaluation) -> str:
+    """What calls of the Configs have decided, in words; or why it is not known what they take."""
+    theirs = next((trial for trial in verdict.ranking if trial.config == state.incumbent), None)
+    slow = [trial for trial in verdict.ranking if trial.config in verdict.slow_to_call]
+    said = "" if theirs is None else about_calls(verdict.winner, theirs, slow, verdict.margin, repr)
+    return "; ".join(filter(None, [state.calls_note, said]))
 
 
 def _conditions(outcome: Measured, clock: Clock) -> str:

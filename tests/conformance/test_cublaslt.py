@@ -43,7 +43,8 @@ def computed(dll: Any, args: tuple[Any, ...], number: int = 0) -> torch.Tensor:
     launch = product.launcher(algorithm)
     del product  # a launch keeps what it needs
     workspace = WORKSPACE.data_ptr() if algorithm.workspace_bytes else None
-    launch(b.data_ptr(), a.data_ptr(), c.data_ptr(), 0 if bias is None else bias.data_ptr(), workspace, STREAM)
+    biased = () if bias is None else (bias.data_ptr(),)
+    launch(b.data_ptr(), a.data_ptr(), c.data_ptr(), *biased, workspace, STREAM)
     assert (torch.cat([whole[:8], whole[-8:]]) == 7).all()
     return c.view(m, n)
 

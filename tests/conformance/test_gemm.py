@@ -206,7 +206,9 @@ def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # 3.9 warns where it is not set
     monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: Matrix(*shape, dtype=dtype))
-    monkeypatch.setattr("tunesmith.kernels.gemm.launch.counters", lambda device, n: Matrix(n, dtype=torch.int32))
+    monkeypatch.setattr(
+        "tunesmith.kernels.gemm.launch.counters_of", lambda device, n: lambda: Matrix(n, dtype=torch.int32)
+    )
     with fake_gpu(monkeypatch) as fake:
         yield fake
 

@@ -13,6 +13,8 @@ from tunesmith import Config, Problem, ops
 from tunesmith.core.outcome import Measured
 from tunesmith.kernels import gemm as package
 from tunesmith.kernels.gemm import arguments, cublaslt, gemm, reference
+from tunesmith.kernels.gemm.memory import fresh
+from tunesmith.measure.calls import is_slow_to_call
 
 KERNEL = package.kernel.kernel
 BASE = Config(
@@ -291,3 +293,28 @@ def test_ops_search_choose_and_stay_right() -> None:
     torch.cuda.synchronize()
     assert off(result, exact) < ALLOWED[torch.bfloat16]
     opcheck(torch.ops.tunesmith.gemm, (x, w.mT, bias, "gelu", None))
+
+
+def test_who_takes_torchs_place_is_no_slower_to_call() -> None:
+    x, w = normal(8, 2048, dtype=torch.bfloat16), normal(2048, 2048, dtype=torch.bfloat16)
+    before = x.clone(), w.clone()
+    summary = ops.tune(x, w)
+    assert summary.choice is not None
+    trials = {trial.config: trial for trial in summary.trials}
+    theirs, mine = trials[Config(by="torch")], trials[summary.choice.config]
+    assert mine is theirs or not is_slow_to_call(mine, theirs)
+    assert "not measured" not in summary.choice.calls
+    if theirs.calls is not None:
+        assert "called: " in ops.scores(x, w)
+        assert all(second > 1e-6 for second in theirs.calls.seconds)
+    assert torch.equal(x, before[0])
+    assert torch.equal(w, before[1])
+
+
+def test_memory_is_on_the_arguments_device_whichever_is_current() -> None:
+    places = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    for current in places:
+        with torch.cuda.device(current):
+            for place in places:
+                taken = fresh((3, 5), torch.float16, place)()
+                assert (taken.device, taken.shape, taken.stride()) == (place, (3, 5), (5, 1))

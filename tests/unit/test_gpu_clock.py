@@ -38,6 +38,25 @@ def test_restore_then_flush_then_time(gpu: Gpu) -> None:
     assert gpu.log == ["restore", "flush", "event", "kernel on 0", "event"]
 
 
+@pytest.mark.parametrize(("host_s", "call_s"), [(2e-6, KERNEL_S), (11e-6, 11e-6)])
+def test_calls_back_to_back_take_the_longer_of_host_and_gpu(gpu: Gpu, host_s: float, call_s: float) -> None:
+    clock = clock_for(H200, "graph")
+    launched, seen = Launched(gpu, host_s), list[Any]()
+    many = [(tensor(1), number) for number in range(3)]
+
+    def launch(*args: Any) -> None:
+        seen.append(args[1])
+        launched.launch(*args)
+
+    assert isinstance(clock, clocks.GpuClock)
+    assert clock.back_to_back(launch, many, 1000) == pytest.approx(call_s, rel=0.01)
+    assert seen[:7] == [0, 1, 2, 0, 1, 2, 0]
+    assert set(gpu.log) == {"kernel on 1"}
+    gpu.capturing = True
+    with pytest.raises(BadInput, match="inside a CUDA graph's capture"):
+        clock.back_to_back(launch, many, 1000)
+
+
 @pytest.mark.parametrize("before_14", [False, True])
 @pytest.mark.parametrize("name", ["events", "graph"])
 def test_cupys_kernels_are_timed_in_the_stream_of_the_events(
@@ -189,6 +208,7 @@ def test_a_sample_carries_the_clock_and_a_reading_says_what_holds_it_back(
 ) -> None:
     nvml = Nvml(bits)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr("tunesmith.measure.gpu_state.perf_counter", lambda: gpu.host_s)
     clock, run = EventClock(H200), Run(Launched(gpu), (tensor(0),))
     assert clock.sample(run).clock_hz == 1605e6
     assert clock.limits == set(limits)

@@ -155,6 +155,13 @@ def test_fake_tensors_and_autocast_are_seen() -> None:
 # --- choosing -----------------------------------------------------------------------------------------------------
 
 
+def test_what_the_ways_on_a_gpu_read_can_be_identified() -> None:
+    pytest.importorskip("triton")
+    chooser = ops.chooser("cuda")
+    assert len(chooser.kernel.fingerprint()) == 32
+    assert chooser.declared.effort.eager
+
+
 def test_nothing_is_measured_unless_asked_for() -> None:
     a, b = torch.randn(40, 40), torch.randn(40, 40)
     ops.matmul(a, b)

@@ -71,6 +71,7 @@ def choose(
     depends: Sequence[str] | None = None,
     writes: Sequence[str] = (),
     isolate: bool | None = None,
+    eager: bool = False,
 ) -> Chooser:
     """Make one function of several ways of doing an operation: for each Problem the fastest of them is called.
 
@@ -95,6 +96,9 @@ def choose(
             given.
         writes: arrays that every candidate writes in place, and returns in this order; so does the reference. They are
             put back before each launch of a search.
+        eager: whether the operation is called from Python one by one, and not only in a CUDA graph: on a GPU what calls
+            take back to back is then measured too, where the library takes less than 100 µs. Who is slower to call
+            than the library is out; who is as fast on the GPU and clearly faster to call wins.
 
     Raises:
         BadInput: for no candidates, a library that is none of them, a candidate with other arguments.
@@ -124,7 +128,8 @@ def choose(
         isolate=isolate,
         model=Mixed(_no_work, split=alternatives.of, models=models) if models else None,
     )(alternatives)  # fmt: skip
-    return Chooser(alternatives, usual.declared, reference)
+    declared = replace(usual.declared, effort=replace(usual.declared.effort, eager=eager))
+    return Chooser(alternatives, declared, reference)
 
 
 def _no_work(*_: Any) -> Any:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunesmith.core.config import Config
-from tunesmith.core.outcome import Choice, Failed, Measured, Trial
+from tunesmith.core.outcome import Calls, Choice, Failed, Measured, Trial
 from tunesmith.dispatch.arguments import is_array
+from tunesmith.measure.calls import about_calls
 from tunesmith.measure.pick import Verdict
 
 #: characters of a failure's reason that are shown: a line of the terminal, less what stands before it
@@ -32,7 +34,7 @@ def scores(
     ranking = () if verdict is None else verdict.ranking
     shown = [t for i, t in enumerate(ranking) if i < top or t.config in (library, choice.config)]
     if shown:
-        lines += _rows(shown, choice, of, library)
+        lines += _rows(shown, choice, of, library, verdict.slow_to_call if verdict else ())
     if len(shown) < len(ranking):
         lines.append(f"  and {len(ranking) - len(shown)} slower ones")
     lines += _failures(trials, of)
@@ -58,8 +60,11 @@ def _strides(array: Any) -> tuple[int, ...]:
     return tuple(step // array.itemsize for step in array.strides)
 
 
-def _rows(trials: Sequence[Trial], choice: Choice, of: Any, library: Config) -> list[str]:
-    """Candidate, microseconds with their spread, percent of the best, knobs."""
+def _rows(
+    trials: Sequence[Trial], choice: Choice, of: Any, library: Config, slow: Sequence[Config]
+) -> list[str]:  # fmt: skip
+    """Candidate, microseconds with their spread, percent of the best, knobs; what calls take, where that is known."""
+    theirs = next((trial.calls for trial in trials if trial.config == library), None)
     best_s = min(level for t in trials if (level := t.level_s) is not None)
     cells: list[tuple[str, ...]] = []
     for trial in trials:
@@ -70,14 +75,32 @@ def _rows(trials: Sequence[Trial], choice: Choice, of: Any, library: Config) -> 
         mark = "chosen" if trial.config == choice.config else "library" if trial.config == library else ""
         knobs = ", ".join(f"{knob}={value}" for knob, value in own.items())
         spread = f"[{1e6 * low:.2f}, {1e6 * high:.2f}]"
-        cells.append((name, f"{1e6 * median:.2f} us", spread, f"{best_s * trial.drift / median:.1%}", mark, knobs))
-    widths = [max(len(row[i]) for row in cells) for i in range(5)]
-    sides = "<>>><"
+        cells.append(
+            (
+                name,
+                f"{1e6 * median:.2f} us",
+                spread,
+                f"{best_s * trial.drift / median:.1%}",
+                mark,
+                knobs,
+                _calls(trial, theirs, trial.config == library, trial.config in slow),
+            )
+        )
+    widths = [max(len(row[i]) for row in cells) for i in range(6)]
+    sides = "<>>><<"
     return [
         ("  " + "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=False))
-         + f"  {row[5]}").rstrip()
+         + f"  {row[6]}").rstrip()
         for row in cells
     ]  # fmt: skip
+
+
+def _calls(trial: Trial, library: Calls | None, is_library: bool, slow: bool) -> str:
+    """What a call takes back to back, beside the library's; and that it is out for it."""
+    if trial.calls is None or library is None:
+        return ""
+    said = f"called: {1e6 * trial.calls.median_s:.1f} us"
+    return said if is_library else f"{said}, library {1e6 * library.median_s:.1f}{': too slow' if slow else ''}"
 
 
 def _failures(trials: Sequence[Trial], of: Any) -> list[str]:
@@ -97,13 +120,17 @@ def _conclusion(verdict: Verdict | None, choice: Choice, of: Any, library: Confi
     name = of(choice.config)[0]
     if verdict is None:
         return f"{name} serves ({choice.source}): {choice.note or 'nothing was measured'}"
-    times = {trial.config: trial.level_s for trial in verdict.ranking}
-    theirs, mine = times.get(library), times.get(choice.config)
+    known = {trial.config: trial for trial in verdict.ranking}
+    theirs, mine = known.get(library), known.get(choice.config)
+    slow = [known[config] for config in verdict.slow_to_call]
+    calls = about_calls(mine, theirs, slow, verdict.margin, lambda c: of(c)[0]) if mine and theirs else ""
     if choice.config == library:
-        return (
-            f"{name} serves ({choice.source}): the library's call stays, as nothing is faster by more than "
-            f"{verdict.margin:.0%} beyond doubt"
+        return f"{name} serves ({choice.source}): the library's call stays, as " + (
+            calls or f"nothing is faster by more than {verdict.margin:.0%} beyond doubt"
         )
     if theirs is None or mine is None:
         return f"{name} serves ({choice.source})"
-    return f"{name} serves ({choice.source}): {theirs / mine:.2f} times as fast as {of(library)[0]}"
+    if calls.startswith("as fast as"):
+        return f"{name} serves ({choice.source}): {calls}"
+    faster = f"{(theirs.level_s or 0.0) / (mine.level_s or math.inf):.2f} times as fast as {of(library)[0]}"
+    return f"{name} serves ({choice.source}): {'; '.join(filter(None, [faster, calls]))}"

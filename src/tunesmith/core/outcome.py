@@ -119,6 +119,29 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls made back to back, by the host's clock: what the host does for one counts.
+
+    Attributes:
+        seconds: of one call, in each round in turn.
+        first: the number of the first round. All who were in a round were timed side by side.
+        at: when the search began whose rounds they are, UTC, ISO 8601.
+    """
+
+    seconds: tuple[float, ...]
+    first: int = 0
+    at: str = ""
+
+    @property
+    def median_s(self) -> float:
+        return stats.median(self.seconds)
+
+    def by_round(self) -> dict[int, float]:
+        """Seconds by the number of the round."""
+        return dict(enumerate(self.seconds, self.first))
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """A Config, what became of it, and when.
 
@@ -128,6 +151,7 @@ class Trial:
         soft: versions of language, compiler, driver and Python under which it was found.
         checked: what its results were compared with, empty where they were not (see `Choice`).
         drift: how many times as long launches took in its race as in the first of its search, by who was in both.
+        calls: what calls of it take back to back, `None` where that was not measured.
     """
 
     config: Config
@@ -138,6 +162,7 @@ class Trial:
     soft: Mapping[str, str] = field(default_factory=dict[str, str])
     checked: str = ""
     drift: float = 1.0
+    calls: Calls | None = None
 
     @property
     def level_s(self) -> float | None:
@@ -178,6 +203,7 @@ class Choice:
         conditions: the device's clock while it was timed, and what held that back, where it can be read.
         checked: what its results were compared with: the reference's fingerprint, the tolerance; empty: unverified.
         note: anything else a reader should know (stale versions, why a search was not allowed).
+        calls: what it had to do with it what calls take back to back, in words; empty where that decided nothing.
     """
 
     config: Config
@@ -202,6 +228,7 @@ class Choice:
     conditions: str = ""
     checked: str = ""
     note: str = ""
+    calls: str = ""
 
     def _repr_html_(self) -> str:
         from tunesmith.core.notebook import choice_html
@@ -232,6 +259,7 @@ def trial_to_data(trial: Trial) -> dict[str, Any]:
         "soft": dict(trial.soft),
         **({"checked": trial.checked} if trial.checked else {}),
         **({"drift": trial.drift} if trial.drift != 1.0 else {}),
+        **({"calls": asdict(trial.calls)} if trial.calls is not None else {}),
     }
 
 
@@ -268,9 +296,17 @@ def trial_from_data(data: Mapping[str, Any]) -> Trial:
             soft,
             str(data.get("checked", "")),
             Sample(float(data.get("drift", 1.0))).seconds,
+            None if data.get("calls") is None else _calls_from(data["calls"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not a Trial: {type(error).__name__}: {error}") from error
+
+
+def _calls_from(data: Mapping[str, Any]) -> Calls:
+    seconds = tuple(Sample(float(s)).seconds for s in data["seconds"])
+    if not seconds:
+        raise ValueError("calls of no round")
+    return Calls(seconds, int(data["first"]), str(data["at"]))
 
 
 def choice_to_data(choice: Choice) -> dict[str, Any]:
@@ -298,6 +334,7 @@ def choice_to_data(choice: Choice) -> dict[str, Any]:
         "conditions": choice.conditions,
         "checked": choice.checked,
         "note": choice.note,
+        "calls": choice.calls,
     }
 
 
@@ -336,6 +373,7 @@ def choice_from_data(data: Mapping[str, Any]) -> Choice:
             conditions=str(data.get("conditions", "")),
             checked=str(data.get("checked", "")),
             note=str(data.get("note", "")),
+            calls=str(data.get("calls", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not a Choice: {type(error).__name__}: {error}") from error

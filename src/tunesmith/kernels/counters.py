@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -39,6 +40,26 @@ def counters(device: Any, number: int, use: str = "") -> Any:
         with _lock:
             known = _taken[name] = _take(device, number)
     return known
+
+
+def counters_of(device: Any, number: int) -> Callable[[], Any]:
+    """A function that does what `counters` does, for a launch that always asks for as many: in a stream that has asked
+    before it takes a third of a microsecond."""
+    import torch
+
+    stream_of, is_captured = torch._C._cuda_getCurrentRawStream, torch.cuda.is_current_stream_capturing
+    index, known = device.index, dict[int, Any]()
+
+    def take() -> Any:
+        stream = stream_of(index)
+        if stream and is_captured():  # the default stream, 0, never is
+            return counters(device, number)
+        found = known.get(stream)
+        if found is None:
+            found = known[stream] = counters(device, number)
+        return found
+
+    return take
 
 
 def _take(device: Any, number: int) -> Any:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle, islice
 from time import perf_counter
 from typing import Any, cast
 
@@ -47,6 +48,7 @@ class GpuClock:
         cold: whether the L2 cache holds none of the arguments when a launch begins, but those of `Run.hot`.
 
     Attributes:
+        cold: the same.
         limits: what held the chip's clock back in any sample so far, in NVML's words.
 
     Raises:
@@ -60,7 +62,7 @@ class GpuClock:
             raise MissingEngine("kernels on a GPU are timed through torch: pip install 'tunesmith[torch]'") from None
         self._cuda: Any = torch.cuda
         self._torch: Any = torch
-        self._cold, self._l2_bytes = cold, device.l2_bytes
+        self.cold, self._l2_bytes = cold, device.l2_bytes
         self._flushes: dict[int, tuple[Any, float]] = {}
         self._state = GpuState()
         self.limits: set[str] = set()
@@ -86,6 +88,27 @@ class GpuClock:
             reading = self._state.reading(int(self._cuda.current_device()))
         self.limits.update(reading.limits)
         return Sample(max(seconds, SHORTEST_S), clock_hz=reading.clock_hz)  # below the events' tick
+
+    def back_to_back(self, launch: Callable[..., Any], many: Sequence[Sequence[Any]], number: int) -> float:
+        """Seconds of one of so many calls by the host's clock, from the first to when the GPU has done the last.
+
+        Args:
+            many: arguments by position; each call takes the next of them.
+
+        Raises:
+            BadInput: inside a CUDA graph's capture and while torch.compile traces.
+        """
+        why = why_not_to_measure()
+        if why:
+            raise BadInput(f"calls can't be timed {why}: what is queued there does not run yet")
+        index = _device_index(many[0])
+        with self._cuda.device(self._cuda.current_device() if index is None else index), self._cupy_follows():
+            self._cuda.synchronize()
+            start = perf_counter()
+            for args in islice(cycle(many), number):
+                launch(*args)
+            self._cuda.synchronize()
+            return (perf_counter() - start) / number
 
     def settle(self, run: Run, seconds: float, over: Callable[[], bool]) -> None:
         """Bring the GPU into the state in which long kernels run: launch one of them until its power and clock settle.
@@ -194,11 +217,11 @@ class EventClock(GpuClock):
     def _timed(self, run: Run, buffer: Any) -> tuple[float, float]:
         """(seconds on the GPU, seconds the host took to queue the launch)."""
         start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
-        if not self._cold:
+        if not self.cold:
             self._untimed(run, buffer)
         if run.before is not None:
             run.before()
-        if self._cold:
+        if self.cold:
             for _ in range(run.state["flushes"]):
                 buffer.zero_()
             self._warm(run)

@@ -55,7 +55,7 @@ class GraphClock(GpuClock):
         return "cuda-graph-cold/2" if cold else "cuda-graph-hot/1"
 
     def _seconds(self, run: Run) -> float:
-        others = run.others if self._cold and run.before is None else None
+        others = run.others if self.cold and run.before is None else None
         sets = others.sets(self._cache_bytes()) if others is not None else ()
         if others is None or not sets:
             return self._behind_flushes(run)
@@ -116,12 +116,12 @@ class GraphClock(GpuClock):
         buffer, _ = self._flush()
         self._launch_alone(run)
         launches = max(1, min(MOST_IN_GRAPH, math.ceil(GRAPH_S / self._alone_s(run))))
-        others = self._cold or run.before is not None
+        others = self.cold or run.before is not None
 
         def before() -> None:
             if run.before is not None:
                 run.before()
-            if self._cold:
+            if self.cold:
                 buffer.zero_()
                 self._warm(run)
 

@@ -212,27 +212,28 @@ def _launch(
     import torch
 
     a, b, _, _, m, n, *_ = args
-    known, index = (a.stride(), b.stride()), int(a.device.index)
+    of_a, of_b, index = a.stride(), b.stride(), int(a.device.index)
     output, scratch = fresh((m, n), a.dtype, a.device), fresh((workspace_bytes,), torch.int8, a.device)
     here, stream_of, on = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream, torch.cuda.device
 
-    def queue(run: Callable[..., None], a: Any, b: Any, bias: Any, c: Any) -> None:
-        workspace = scratch() if workspace_bytes else None
+    def queue(run: Callable[..., None], a: Any, b: Any, bias: Any) -> Any:
+        c, workspace = output(), scratch() if workspace_bytes else None
         at = None if workspace is None else workspace.data_ptr()
-        run(b.data_ptr(), a.data_ptr(), c.data_ptr(), 0 if bias is None else bias.data_ptr(), at, stream_of(index))
+        if bias is None:
+            run(b.data_ptr(), a.data_ptr(), c.data_ptr(), at, stream_of(index))
+        else:
+            run(b.data_ptr(), a.data_ptr(), c.data_ptr(), bias.data_ptr(), at, stream_of(index))
+        return c
 
     def launch(a: Any, b: Any, bias: Any, *given: Any) -> Any:
-        if (a.stride(), b.stride()) != known:
+        if a.stride() != of_a or b.stride() != of_b:
             return others(a, b, bias, *given)
         if run is None:
             return _by_torch(a, b, bias, *given)
-        c = output()
         if here() == index:
-            queue(run, a, b, bias, c)
-        else:
-            with on(index):
-                queue(run, a, b, bias, c)
-        return c
+            return queue(run, a, b, bias)
+        with on(index):
+            return queue(run, a, b, bias)
 
     return launch
 

@@ -151,7 +151,7 @@ class Product:
 
     def __init__(self, library: Library, wanted: Wanted, most: int, workspace_bytes: int) -> None:
         self._library, made, dtype = library, library.made, DTYPES[wanted.dtype]
-        self._turn = threading.Lock()
+        self._turn, self._biased = threading.Lock(), wanted.bias
         self._desc = made("cublasLtMatmulDescCreate", COMPUTE[wanted.compute], DTYPES["float32"])
         self._closing("cublasLtMatmulDescDestroy", self._desc)
         self._set(_TRANSPOSE_A, _I(wanted.a.turned))
@@ -206,8 +206,9 @@ class Product:
                 return one
         return next(iter(self.algorithms), None)
 
-    def launcher(self, algorithm: Result) -> Callable[[int, int, int, int, int | None, int], None]:
-        """A function of the addresses of A, B, D, the bias and the workspace, and of the stream, that launches it.
+    def launcher(self, algorithm: Result) -> Callable[..., None]:
+        """A function that launches it, of the addresses of A, B, D, the bias where there is one and the workspace
+        (`None` for none), and of the stream.
 
         Raises:
             DeviceError: when the library refuses.
@@ -227,10 +228,7 @@ class Product:
             if status:
                 raise product._library.failure("cublasLtMatmul", status)
 
-        def launch(a: int, b: int, d: int, bias: int, workspace: int | None, stream: int) -> None:
-            if not bias:
-                multiply(a, b, d, workspace, stream)
-                return
+        def with_bias(a: int, b: int, d: int, bias: int, workspace: int | None, stream: int) -> None:
             with turn:
                 biased.value = bias
                 status = set_(desc, _BIAS_POINTER, where, size)
@@ -238,4 +236,4 @@ class Product:
                     raise product._library.failure("cublasLtMatmulDescSetAttribute", status)
                 multiply(a, b, d, workspace, stream)
 
-        return launch
+        return with_bias if self._biased else multiply

@@ -18,7 +18,7 @@ from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernel import Built, Specialised, Task
-from tunesmith.kernels.counters import counters
+from tunesmith.kernels.counters import counters_of
 from tunesmith.kernels.gemm.memory import fresh
 from tunesmith.kernels.gemm.plan import COMPUTED, KNOBS, NOT_THEIRS, PARAMETERS, Plan, output_dtype, plan
 from tunesmith.kernels.strides import Others
@@ -182,28 +182,29 @@ def _launch(
 
     device, grid, shape, scalars = args[0].device, wanted.grid, wanted.shape, wanted.scalars
     output, workspace = fresh(shape, output_dtype(args), device), fresh((wanted.partial,), torch.float32, device)
+    arrived, (of_a, of_b) = counters_of(device, wanted.arrived), known
     if wanted.constants.get("DESCRIBED"):
         run = _with_scratch(run, device)
 
     def whole(a: Any, b: Any, bias: Any, *given: Any) -> Any:
-        if (a.stride(), b.stride()) != known:
+        if a.stride() != of_a or b.stride() != of_b:
             return others(a, b, bias, *given)
         c = output()
         run(grid, a, b, bias, c, None, None, *scalars)
         return c
 
     def alone(a: Any, b: Any, bias: Any, *given: Any) -> Any:
-        if (a.stride(), b.stride()) != known:
+        if a.stride() != of_a or b.stride() != of_b:
             return others(a, b, bias, *given)
         c = output()
         run(grid, a, b, bias, c, *scalars)
         return c
 
     def split(a: Any, b: Any, bias: Any, *given: Any) -> Any:
-        if (a.stride(), b.stride()) != known:
+        if a.stride() != of_a or b.stride() != of_b:
             return others(a, b, bias, *given)
         c = output()
-        run(grid, a, b, bias, c, workspace(), counters(device, wanted.arrived), *scalars)
+        run(grid, a, b, bias, c, workspace(), arrived(), *scalars)
         return c
 
     def nothing(*_: Any) -> Any:

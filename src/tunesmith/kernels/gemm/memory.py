@@ -12,20 +12,23 @@ def fresh(shape: Sequence[int], dtype: Any, device: Any) -> Callable[[], Any]:
     """A function that allocates such an array, row-major, on a GPU.
 
     By what torch's own compiled code calls, past torch's dispatcher (0.7 µs where `torch.empty` takes 3), as long as
-    there is one GPU, and nobody has asked that fresh memory be filled.
+    the device is the current one, and nobody has asked that fresh memory be filled.
     """
     import torch
 
     empty, strided = torch.empty, getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
-    sizes = tuple(shape)
-    if strided is None or not only_device():
+    sizes, index = tuple(shape), device.index
+    if strided is None or not torch.cuda.is_available():
         return lambda: empty(sizes, dtype=dtype, device=device)
-    steps, deterministic = _row_major(sizes), torch._C._get_deterministic_algorithms
+    steps, deterministic, here = _row_major(sizes), torch._C._get_deterministic_algorithms, torch._C._cuda_getDevice
 
     def allocate() -> Any:
         return empty(sizes, dtype=dtype, device=device) if deterministic() else strided(sizes, steps, dtype)
 
-    return allocate
+    def allocate_here() -> Any:
+        return allocate() if here() == index else empty(sizes, dtype=dtype, device=device)
+
+    return allocate if only_device() else allocate_here
 
 
 def _row_major(shape: Sequence[int]) -> tuple[int, ...]:

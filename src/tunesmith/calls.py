@@ -1,0 +1,133 @@
+"""A search's last question where it was asked for: what the calls of those that decide take, made back to back.
+
+What a GPU does in ten microseconds may take its host twelve to ask for. In a CUDA graph the GPU's time is all that
+counts; where calls are made one by one, the longer of both. Who takes the library's place is to be slower in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from tunesmith.core.config import Config
+from tunesmith.core.outcome import Calls, Failed, Measured, Trial
+from tunesmith.evaluate import Evaluation
+from tunesmith.events import BUDGET
+from tunesmith.measure.calls import call_in_turn, copies, is_host_bound, is_quick_to_call, ratio_of_calls
+from tunesmith.subject import Effort
+
+#: Where the library takes longer on the device, the host has time to ask.
+HOST_MATTERS_S = 100e-6
+#: So many are timed beside the library at once, and so often others are: the fastest first.
+AT_ONCE, TIMES = 24, 4
+#: Of a budget, the part that is kept for it, and seconds at most.
+SHARE, MOST_S = 0.1, 1.0
+
+
+@contextmanager
+def kept_for_calls(state: Evaluation) -> Generator[None]:
+    """Within this scope the budget ends earlier, by what timing calls needs."""
+    budget_s = state.effort.budget_s if _may_matter(state) else None
+    kept_s = min(MOST_S, SHARE * (budget_s or 0.0))
+    state.extend(-kept_s)
+    try:
+        yield
+    finally:
+        state.extend(kept_s)
+
+
+def time_calls(state: Evaluation, known: Mapping[Config, Trial]) -> None:
+    """Time calls of the library and of those that could take its place, until the verdict is of who was called.
+
+    Args:
+        known: what the store knows; calls that were timed by an earlier search count.
+
+    Raises:
+        Busy: when another search has been measuring on the device for too long.
+    """
+    raced: set[Config] = set()
+    for _ in range(TIMES if _may_matter(state) else 0):
+        trials = {**known, **state.trials}
+        asked = _deciding(list(trials.values()), state.incumbent, state.effort)[:AT_ONCE]
+        why = "" if not asked else BUDGET if state.out_of_time else _time_beside(state, trials, asked)
+        if why:
+            state.calls_note = f"what calls take was not measured: {why}"
+            return
+        left = _left_behind(list({**known, **state.trials}.values()), state.incumbent, state.effort)
+        again = [config for config in left if config not in raced][:AT_ONCE]
+        if not asked and not again:
+            return
+        raced.update(again)
+        _race_again(state, again)
+
+
+def _may_matter(state: Evaluation) -> bool:
+    """Whether it was asked for and the host's time is in no sample yet. On the CPU it is in all."""
+    return state.effort.eager and state.incumbent is not None and hasattr(state.own_clock, "back_to_back")
+
+
+def _deciding(trials: Sequence[Trial], incumbent: Config | None, effort: Effort) -> list[Config]:
+    """Who could take the library's place and was not called beside it yet, the fastest first."""
+    verdict = effort.verdict(trials, incumbent)
+    library = next((t for t in trials if t.config == incumbent and isinstance(t.outcome, Measured)), None)
+    if verdict is None or library is None or library.level_s is None or library.level_s >= HOST_MATTERS_S:
+        return []
+    winner_s = verdict.winner.level_s or 0.0
+    stays = verdict.winner.config == incumbent
+    if library.calls is None or (stays and is_host_bound(library)):  # a tie, whose calls are faster, may win
+        most_s = library.level_s * (1 + effort.margin)
+    else:
+        most_s = winner_s / (1 + effort.margin)
+    left = [t for t in verdict.ranking if t.config != incumbent and ratio_of_calls(t, library) is None]
+    near = [t for t in left if (t.level_s or 0.0) <= most_s]
+    return [t.config for t in sorted(near, key=lambda t: (t is not verdict.winner, t.level_s or 0.0))]
+
+
+def _left_behind(trials: Sequence[Trial], incumbent: Config | None, effort: Effort) -> list[Config]:
+    """Who would win by its times and its calls, but left the race early, behind those that turned out slow to call."""
+    verdict = effort.verdict(trials, incumbent)
+    library = next((t for t in trials if t.config == incumbent), None)
+    if verdict is None or library is None or library.calls is None:
+        return []
+    winner_s, theirs_s = verdict.winner.level_s or 0.0, library.level_s or 0.0
+
+    def would_win(t: Trial) -> bool:
+        mine_s = t.level_s or 0.0
+        ties = verdict.winner is library and mine_s <= theirs_s * (1 + effort.margin)
+        return mine_s * (1 + effort.margin) < winner_s or (ties and is_quick_to_call(t, library, effort.confidence))
+
+    able = [t for t in verdict.ranking if t not in (library, verdict.winner) and t.config not in verdict.slow_to_call]
+    return [t.config for t in sorted(able, key=lambda t: t.level_s or 0.0) if would_win(t)]
+
+
+def _race_again(state: Evaluation, configs: Sequence[Config]) -> None:
+    """Race some beside the library alone."""
+    if configs and state.incumbent is not None and not state.over:
+        cut_short = state.cut_short
+        state.evaluate([state.incumbent, *configs], anew=True)
+        state.cut_short = state.cut_short or cut_short
+
+
+def _time_beside(state: Evaluation, trials: Mapping[Config, Trial], asked: Sequence[Config]) -> str:
+    """Time calls of the library and of these in this process; why that can't be done, empty where it was."""
+    subject, library = state.subject, state.incumbent
+    assert library is not None
+    loaded = state.loaded_here([library, *asked])
+    if library not in loaded:
+        return f"{library!r} does not load in this process"
+    before = trials[library].calls
+    earlier = before.seconds if before is not None and before.at == state.at else ()
+    with state.alone(), state.arguments_kept():
+        many = copies(subject.arguments, subject.hot, getattr(state.own_clock, "cold", False), subject.device.l2_bytes)
+        launches = {config: executable.launch for config, executable in loaded.items()}
+        found = call_in_turn(
+            state.own_clock, launches, library, many, len(earlier), state.at, lambda: state.out_of_time,
+            state.effort.seed,
+        )  # fmt: skip
+    mine = found.pop(library, None)
+    if isinstance(mine, Failed):
+        return f"{library!r} can't be called back to back: {mine.reason}"
+    if mine is not None:
+        found[library] = Calls((*earlier, *mine.seconds), 0, state.at)
+    state.keep_calls(found)
+    return "" if mine is not None else BUDGET

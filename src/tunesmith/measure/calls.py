@@ -1,0 +1,189 @@
+"""What a call takes back to back, by the host's clock: a GPU that waits for its host is no faster for a fast kernel."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tunesmith.core.config import Config
+from tunesmith.core.outcome import Calls, Failed, Trial
+from tunesmith.core.stats import SHORTEST_S, paired_ratio
+from tunesmith.core.stopping import CONFIDENCE, MARGIN
+from tunesmith.measure.failure import attempt
+from tunesmith.measure.gpu_clock import L2_TIMES, USUAL_L2_BYTES
+from tunesmith.measure.memory import Twin, free_bytes, n_bytes, place_of, readable
+
+#: Calls are timed so long at once ...
+STRETCH_S = 2e-3
+#: ... and are never more than this
+MOST_CALLS = 2000
+#: So often each is timed beside the others; those that take this many times as long as the library, beyond doubt, leave
+#: earlier.
+ROUNDS, FAR = 10, 1.03
+#: Rounds below which nothing is sure.
+ENOUGH = 3
+#: Of arguments that no cache is to hold, copies at most, and the part of the free memory that they may take.
+MOST_COPIES, COPIES_MAY_TAKE = 64, 0.25
+#: Where calls take so many times as long as the device does, they are bound by the host.
+HOST_BOUND = 1.05
+#: Calls that take this part of another's time are clearly faster.
+CLEARLY = 1 / 1.05
+
+
+def ratio_of_calls(
+    one: Trial, other: Trial, confidence: float = CONFIDENCE
+) -> tuple[float, float, float] | None:  # fmt: skip
+    """How many times as long calls of one take as those of another, with bounds, by the rounds that both were in;
+    `None` where they were not timed side by side."""
+    if one.calls is None or other.calls is None or one.calls.at != other.calls.at:
+        return None
+    mine, theirs = one.calls.by_round(), other.calls.by_round()
+    shared = sorted(mine.keys() & theirs.keys())
+    if len(shared) < ENOUGH:
+        return None
+    return paired_ratio([mine[r] for r in shared], [theirs[r] for r in shared], confidence)
+
+
+def is_slow_to_call(one: Trial, library: Trial, margin: float = MARGIN, confidence: float = CONFIDENCE) -> bool:
+    """Whether its calls take longer than the library's beyond doubt, and by more than the margin; or nobody knows,
+    where the library's are known."""
+    if library.calls is None:
+        return False
+    found = ratio_of_calls(one, library, confidence)
+    return found is None or (found[0] > 1 + margin and found[1] > 1)
+
+
+def is_quick_to_call(one: Trial, library: Trial, confidence: float = CONFIDENCE) -> bool:
+    """Whether its calls are clearly faster than the library's, which are bound by the host."""
+    found = ratio_of_calls(one, library, confidence) if is_host_bound(library) else None
+    return found is not None and found[0] < CLEARLY and found[2] < 1
+
+
+def is_host_bound(trial: Trial) -> bool:
+    """Whether its calls take clearly longer than the device does."""
+    return trial.calls is not None and trial.level_s is not None and trial.calls.median_s > HOST_BOUND * trial.level_s
+
+
+def about_calls(
+    winner: Trial, library: Trial, slow: Sequence[Trial], margin: float, name: Callable[[Config], str]
+) -> str:  # fmt: skip
+    """What calls have decided, in words; empty where they were not timed, or decided nothing.
+
+    Args:
+        slow: who was out for its calls, the fastest on the GPU first. name: of a Config, to people.
+    """
+    theirs_s, mine_s = library.level_s, winner.level_s
+    if library.calls is None or theirs_s is None or mine_s is None:
+        return ""
+    if winner.config != library.config and winner.calls is not None and theirs_s / mine_s <= 1 + margin:
+        return (
+            f"as fast as {name(library.config)} on the GPU, called in {_us(winner.calls)} us where "
+            f"{name(library.config)} takes {_us(library.calls)}"
+        )
+    ahead = [t for t in slow if t.calls is not None and t.level_s is not None and t.level_s * (1 + margin) < mine_s]
+    first = next(iter(ahead), None)
+    if first is None or first.calls is None or first.level_s is None:
+        return ""
+    return (
+        f"{name(first.config)} is {mine_s / first.level_s:.2f} times as fast on the GPU, but called in "
+        f"{_us(first.calls)} us where {name(library.config)} takes {_us(library.calls)}"
+    )
+
+
+def _us(calls: Calls) -> str:
+    return f"{1e6 * calls.median_s:.1f}"
+
+
+# --- measuring ---------------------------------------------------------------------------------------------
+
+
+def copies(arguments: Mapping[str, Any], hot: Sequence[str], cold: bool, l2_bytes: int) -> list[tuple[Any, ...]]:
+    """Arguments by position in memory of their own, which launches may write; where they are to be in no cache, as
+    often as it takes that each is gone from it when its turn comes again. The arguments themselves, where there is no
+    memory for one copy.
+
+    Args:
+        hot: names of those that all copies share.
+        l2_bytes: of the cache; 0 if unknown.
+    """
+    by_place: dict[str, int] = {}
+    for name, value in arguments.items():
+        for _, array in readable(name, value):
+            by_place[place_of(array)] = by_place.get(place_of(array), 0) + n_bytes(array)
+    turning = {name: value for name, value in arguments.items() if name not in hot}
+    n = sum(n_bytes(array) for name, value in turning.items() for _, array in readable(name, value))
+    number = min(MOST_COPIES, math.ceil(L2_TIMES * (l2_bytes or USUAL_L2_BYTES) / n)) if cold and n else 1
+    for place, size in by_place.items():
+        free = free_bytes(place)
+        if free is not None and size:
+            number = min(number, int(COPIES_MAY_TAKE * free / size))
+    made, _, error = attempt("launch", lambda: _twins(arguments, turning, number))
+    del error  # of a copy for which there was no memory all the same
+    return made or [tuple(arguments.values())]
+
+
+def _twins(arguments: Mapping[str, Any], turning: Mapping[str, Any], number: int) -> list[tuple[Any, ...]]:
+    made: list[tuple[Any, ...]] = []
+    shared: Mapping[str, Any] = arguments
+    for _ in range(number):
+        twin = Twin(turning if made else arguments)
+        twin.take()
+        shared = {**shared, **twin.arguments}
+        made.append(tuple(shared[name] for name in arguments))
+    return made
+
+
+def call_in_turn(
+    clock: Any, launches: Mapping[Config, Callable[..., Any]], library: Config, many: Sequence[Sequence[Any]],
+    first: int, at: str, over: Callable[[], bool], seed: int = 0,
+) -> dict[Config, Calls | Failed]:  # fmt: skip
+    """Time calls of each back to back in several rounds, in random order within a round.
+
+    Args:
+        clock: one with `back_to_back`.
+        library: which of them the others are compared with. When it fails, that is all.
+        many: arguments by position, gone through in turn.
+        first: the first round's number. at: when the search began.
+        over: whether the time is up: no new round is begun then.
+
+    Returns:
+        What failed; and the others' seconds, unless the time was up before there were enough rounds.
+    """
+    failed: dict[Config, Calls | Failed] = {}
+    taken: dict[Config, list[float]] = {config: [] for config in launches}
+
+    def seconds(config: Config, number: int) -> float:
+        """0 for one that fails."""
+        result, failure, error = attempt("launch", lambda: clock.back_to_back(launches[config], many, number))
+        del error
+        if failure is not None:
+            failed[config] = failure
+        return 0.0 if result is None else max(float(result), SHORTEST_S)
+
+    def staying(configs: Sequence[Config]) -> list[Config]:
+        if library in failed:
+            return []
+        left = [config for config in configs if config not in failed and not _is_far(taken[config], taken[library])]
+        return left if len(left) > 1 else []
+
+    for config in launches:
+        seconds(config, len(many))  # the first calls take longer
+    left = staying(list(launches))
+    slowest_s = max([seconds(config, len(many)) for config in left], default=0.0)
+    number = max(len(many), min(MOST_CALLS, round(STRETCH_S / max(slowest_s, SHORTEST_S))))
+    draw = random.Random(seed)
+    for _ in range(ROUNDS):
+        if over():
+            break
+        left = staying(left)
+        for config in draw.sample(left, len(left)):
+            taken[config].append(seconds(config, number))
+    timed = {c: Calls(tuple(mine), first, at) for c, mine in taken.items() if c not in failed and len(mine) >= ENOUGH}
+    return {**timed, **failed}
+
+
+def _is_far(mine: Sequence[float], librarys: Sequence[float]) -> bool:
+    """Whether it is slower beyond doubt, and by far."""
+    return len(mine) >= ENOUGH and paired_ratio(mine, librarys[: len(mine)])[1] > FAR
