@@ -160,6 +160,34 @@ def test_rows_that_stay_when_the_source_changes_say_for_which_they_were_made(
     assert "fingerprint" not in NativeTable.read(path).rows[Problem({"n": 8})].provenance  # the head's is its own again
 
 
+def test_a_row_that_stays_when_the_way_of_timing_changes_says_how_it_was_timed(
+    tune: Tune, kernels: Callable[..., str], tmp_path: Path
+) -> None:
+    target, path = kernels(), tmp_path / "scale.json"
+    tune(target, "--problem", "n=8")
+    with_row(path, 8, Entry(Config(block=64), 9.0))  # as good as what will be found, and stays
+    with_row(path, 16, Entry(Config(block=32), 9.0))  # what will be found
+    with_row(path, 24, Entry(Config(block=16), 9.0))  # not asked for
+
+    def clock() -> Any:
+        found = next(m for name, m in sys.modules.items() if name.endswith("tabled"))
+        found.TIMES[32] = 1.0
+        return found.clock
+
+    find_target(target)
+    clock().protocol = "scripted/2"
+    assert tune(target, "--problem", "n=8", "--problem", "n=16")[1]["table"]["rows"] == {"n=8": "kept", "n=16": "kept"}
+
+    for _ in range(2):
+        table = NativeTable.read(path)
+        rows = {n: table.rows[Problem({"n": n})] for n in (8, 16, 24)}
+        assert {n: table.of_row(row)[1] for n, row in rows.items()} == {
+            8: "scripted/1", 16: "scripted/2", 24: "scripted/1"
+        }  # fmt: skip
+        assert [rows[n].median_s for n in (8, 16, 24)] == [9.0, pytest.approx(1e-3), 9.0]
+        tune(target, "--problem", "n=16")
+
+
 def test_a_problem_of_which_nothing_works_leaves_its_row(
     tune: Tune, kernels: Callable[..., str], tmp_path: Path
 ) -> None:

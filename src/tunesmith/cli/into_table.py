@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from tunesmith.errors import BadInput, Busy
 from tunesmith.measure.pick import pick
 from tunesmith.report.units import count
 from tunesmith.tables import edit
-from tunesmith.tables.native import Entry, NativeTable, entry_of_choice
+from tunesmith.tables.native import PROTOCOL, Entry, NativeTable, entry_of_choice
 
 if TYPE_CHECKING:
     from tunesmith.core.key import Key
@@ -76,7 +76,7 @@ class IntoTable:
         """
         from tunesmith.store import default_store
 
-        stored, choice, row = default_store().choice(key), summary.choice, self._row(key.problem)
+        stored, choice, row = default_store().choice(key), summary.choice, self._row(key)
         assert choice is not None
         if stored is None:  # a Space of one Config is not measured, and nothing is stored
             note(f"{key.kernel}({key.problem}): {choice.config!r} is all there is to choose from, and gets no row")
@@ -87,7 +87,9 @@ class IntoTable:
         if row is None:
             self._put(key.problem, new, "new")
         elif row.config == choice.config:
-            of_now = self.there is not None and self.there.fingerprint == key.fingerprint
+            of_now = (
+                self.there is not None and self.there.fingerprint == key.fingerprint and PROTOCOL not in row.provenance
+            )
             self._put(key.problem, row if choice.source == "store" and of_now else new, "kept")
         elif raced or _beaten(kernel, arguments, row.config, choice.config, isolate):
             self._put(key.problem, new, "changed")
@@ -119,8 +121,14 @@ class IntoTable:
         """For `--json`."""
         return {"path": str(self.path), "rows": {problem.text: what for problem, what in self.became.items()}}
 
-    def _row(self, problem: Problem) -> Entry | None:
-        return None if self.there is None else self.there.rows.get(problem)
+    def _row(self, key: Key) -> Entry | None:
+        """What is there for a Problem; a row that was timed in another way says so, under any head."""
+        row = None if self.there is None else self.there.rows.get(key.problem)
+        if self.there is None or row is None:
+            return None
+        _, protocol, _ = self.there.of_row(row)
+        own = {PROTOCOL: protocol} if protocol and protocol != key.protocol else {}
+        return replace(row, provenance={**{n: text for n, text in row.provenance.items() if n != PROTOCOL}, **own})
 
     def _put(self, problem: Problem, entry: Entry, became: str) -> None:
         self.rows[problem], self.became[problem] = entry, became
