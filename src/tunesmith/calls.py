@@ -18,8 +18,8 @@ from tunesmith.subject import Effort
 
 #: Where the library takes longer on the device, the host has time to ask.
 HOST_MATTERS_S = 100e-6
-#: So many are timed beside the library at once, and so often others are: the fastest first.
-AT_ONCE, TIMES = 24, 4
+#: So many are timed beside the library, the fastest first, and then so many others.
+AT_ONCE = 6, 24, 24, 24
 #: Of a budget, the part that is kept for it, and seconds at most.
 SHARE, MOST_S = 0.1, 1.0
 
@@ -46,15 +46,16 @@ def time_calls(state: Evaluation, known: Mapping[Config, Trial]) -> None:
         Busy: when another search has been measuring on the device for too long.
     """
     raced: set[Config] = set()
-    for _ in range(TIMES if _may_matter(state) else 0):
+    for most in AT_ONCE if _may_matter(state) else ():
         trials = {**known, **state.trials}
-        asked = _deciding(list(trials.values()), state.incumbent, state.effort)[:AT_ONCE]
+        asked = _deciding(list(trials.values()), state.incumbent, state.effort)[:most]
         why = "" if not asked else BUDGET if state.out_of_time else _time_beside(state, trials, asked)
         if why:
-            state.calls_note = f"what calls take was not measured: {why}"
+            some = " of some" if any(trial.calls for trial in state.trials.values()) else ""
+            state.calls_note = f"what calls{some} take was not measured: {why}"
             return
         left = _left_behind(list({**known, **state.trials}.values()), state.incumbent, state.effort)
-        again = [config for config in left if config not in raced][:AT_ONCE]
+        again = [config for config in left if config not in raced][:most]
         if not asked and not again:
             return
         raced.update(again)

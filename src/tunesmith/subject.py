@@ -115,4 +115,4 @@ class Effort:
 
     def verdict(self, trials: Sequence[Trial], incumbent: Config | None = None) -> Verdict | None:
         """What the Trials say; they are in the Space's order."""
-        return pick(trials, self.margin, self.confidence, self.pick, incumbent)
+        return pick(trials, self.margin, self.confidence, self.pick, incumbent, self.eager)

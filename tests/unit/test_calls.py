@@ -259,6 +259,17 @@ def test_what_was_stored_without_it_is_called_when_it_is_tuned_again() -> None:
     assert len(clock.called) == called
 
 
+def test_what_calls_take_does_not_count_where_it_is_not_asked_for() -> None:
+    clock = HostClock(SMALL, 0.001, calls_us=CALLS)
+    assert made(clock).choice(1).config["SPLIT"] == 1
+    in_graphs = made(clock, eager=False)
+    summary = in_graphs.tune(1)
+    assert summary.choice is not None
+    assert summary.choice.config["SPLIT"] == 2
+    assert summary.choice.calls == ""
+    assert in_graphs.scores(1).endswith("gemm serves (store): 2.00 times as fast as torch")
+
+
 def test_a_refreshed_choice_is_no_slower_to_call_either() -> None:
     clock = HostClock(SMALL, 0.001, calls_us=CALLS)
     mm = made(clock)

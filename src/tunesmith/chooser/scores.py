@@ -75,17 +75,9 @@ def _rows(
         mark = "chosen" if trial.config == choice.config else "library" if trial.config == library else ""
         knobs = ", ".join(f"{knob}={value}" for knob, value in own.items())
         spread = f"[{1e6 * low:.2f}, {1e6 * high:.2f}]"
-        cells.append(
-            (
-                name,
-                f"{1e6 * median:.2f} us",
-                spread,
-                f"{best_s * trial.drift / median:.1%}",
-                mark,
-                knobs,
-                _calls(trial, theirs, trial.config == library, trial.config in slow),
-            )
-        )
+        share = f"{best_s * trial.drift / median:.1%}"
+        calls = _calls(trial, theirs, trial.config == library, trial.config in slow)
+        cells.append((name, f"{1e6 * median:.2f} us", spread, share, mark, knobs, calls))
     widths = [max(len(row[i]) for row in cells) for i in range(6)]
     sides = "<>>><<"
     return [

@@ -75,7 +75,7 @@ class Verdict:
 
 def pick(
     trials: Sequence[Trial], margin: float = MARGIN, confidence: float = CONFIDENCE, how: Pick = "cheapest",
-    incumbent: Config | None = None,
+    incumbent: Config | None = None, calls: bool = True,
 ) -> Verdict | None:  # fmt: skip
     """The verdict, `None` when nothing was measured.
 
@@ -88,13 +88,14 @@ def pick(
         incumbent: in use today: it stays, unless `how` is another, as long as nothing is faster beyond doubt and by
             more than the margin. Where it is known what its calls take, the host's part counted, who is slower to call
             is out; and where these are bound by the host, who ties with it and is clearly faster to call wins.
+        calls: whether what calls take counts where it is known; otherwise the device's time alone.
     """
     timed = [_Timed.of(trial) for trial in trials if isinstance(trial.outcome, Measured)]
     ranking = _ranked(timed)
     if not ranking:
         return None
     in_use = next((t for t in ranking if t.trial.config == incumbent and how == "cheapest"), None)
-    slow = [t for t in ranking if in_use is not None and _is_slow(t, in_use, margin, confidence)]
+    slow = [t for t in ranking if calls and in_use is not None and _is_slow(t, in_use, margin, confidence)]
     able = [t for t in ranking if t not in slow]
     fastest = _first_beside(in_use, able)
     each = _each_of(fastest, able, confidence)
@@ -108,7 +109,7 @@ def pick(
         why = "its spread overlaps that of number 1, and it takes less shared memory"
     elif how == "cheapest":
         if in_use is not None and not _beaten(in_use, fastest, margin, confidence):
-            winner = _quickest(in_use, able, margin, confidence)
+            winner = _quickest(in_use, able, margin, confidence) if calls else in_use
             why = f"it was in use before, and {first} is not faster by more than {margin:.2%}"
             if winner is not in_use:
                 why = "it is as fast as what was in use on the device, and its calls are clearly faster"
