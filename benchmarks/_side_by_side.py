@@ -20,7 +20,7 @@ Calls = Sequence[Callable[[], Any]]
 
 def copies(w: Any) -> list[Any]:
     """A tensor as often as it takes that each is gone from the cache when its turn comes again."""
-    number = max(1, min(16, -(-COLD_BYTES // (w.numel() * w.element_size()))))
+    number = max(1, min(MOST_IN_GRAPH, -(-COLD_BYTES // (w.numel() * w.element_size()))))
     return [w, *[w.clone() for _ in range(number - 1)]]
 
 

@@ -5,7 +5,7 @@
 bfloat16, weights as linear layers have them. Each product is tuned (`tune_s`, with compiling; binaries are shared by
 later products), then timed beside torch's by graph replay (30 rounds, many calls in a graph) and called back to back
 with the host's part counted (20 rounds), both in random order within a round. Each call finds other weights than the
-one before it, 400 MB of them in turn, so that they come from memory as they do in a model.
+one before it, 400 MB of them in turn (64 at most), so that they come from memory as they do in a model.
 
 `worst_over_torch` is the largest lower 95 % bound of the paired ratio to torch by graph replay,
 `worst_over_torch_eager` the same for calls; `geomean_speedup_small_m` of products with at most 64 rows, by graph
