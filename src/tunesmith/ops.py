@@ -8,43 +8,35 @@ of their own they are torch's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.library import custom_op
 
+from tunesmith import ops_products
 from tunesmith import row_ops as rows
-from tunesmith.backends.call import CallExecutable
-from tunesmith.chooser import Candidate, Chooser, LibraryCall, choose, returning
+from tunesmith.chooser import Chooser
 from tunesmith.chooser.eager import compiling, is_eager, is_torchs
 from tunesmith.chooser.recent import Recent
 from tunesmith.chooser.settings import allows_reduced, allows_tf32, tf32_state
-from tunesmith.core.config import Config
-from tunesmith.core.device import Device
-from tunesmith.core.problem import Problem
-from tunesmith.core.space import Space
 from tunesmith.errors import BadInput, unknown
 from tunesmith.events import Summary
-from tunesmith.kernel import Built
 from tunesmith.kernels import gemm
-from tunesmith.kernels.gemm import ACTIVATIONS, SAME, cublaslt
+from tunesmith.kernels.gemm import ACTIVATIONS, SAME
 from tunesmith.ops_attention import decode_attention
 from tunesmith.ops_moe import fused_moe, route
+from tunesmith.ops_products import ACTIVATED
 from tunesmith.options import scoped_policy
 from tunesmith.row_ops import add_rms_norm_, layer_norm, rms_norm, silu_and_mul, softmax
-from tunesmith.tables import Packaged
 
 __all__ = [
     "ACTIVATIONS", "add_rms_norm_", "chooser", "decode_attention", "fused_moe", "layer_norm", "linear", "matmul",
     "rms_norm", "route", "rows", "scores", "silu_and_mul", "softmax", "tune",
 ]  # fmt: skip
 
-#: how many Configs a search tries, the library's calls among them. They run in this process: libraries' calls and
-#: kernels of ours, which are tested all over their spaces, need no worker, whose start takes longer than a search.
-TRIED = 72
 _operation: Any = custom_op  # torch's own types leave half of it unsaid
 #: what torch allows its libraries for a dtype, as it says it: read on every call
 _ALLOWED: dict[Any, Callable[[], object]] = {
@@ -288,12 +280,12 @@ def _arguments(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any
 
 def _plainly(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
     """By torch, what no candidate is for."""
-    if activation not in _ACTIVATED:
+    if activation not in ACTIVATED:
         raise BadInput(f"linear: {unknown('activation', activation, ACTIVATIONS)}")
     product = torch.matmul(a, b)
     if bias is not None:
         product = product + bias
-    made = _ACTIVATED[activation](product)
+    made = ACTIVATED[activation](product)
     return made if out_dtype is None else made.to(out_dtype)
 
 
@@ -326,174 +318,18 @@ def _call(x: Any, w: Any, bias: Any, activation: str | None, out_dtype: Any) -> 
 
 def chooser(device: str) -> Chooser:
     """What chooses for a kind of device, `cuda` or `cpu`: its candidates, tables and stored Choices."""
-    return _gpu() if device == "cuda" else _cpu()
+    return _chooser("gpu" if device == "cuda" else "cpu")
 
 
-# --- candidates ---
-
-_ACTIVATED: dict[str | None, Callable[[Any], Any]] = {
-    None: lambda x: x, "relu": torch.nn.functional.relu, "gelu": torch.nn.functional.gelu,
-    "silu": torch.nn.functional.silu,
-}  # fmt: skip
-
-
-def _by_torch(
-    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
-) -> Any:
-    """Torch's product, with the bias where its library adds it, and then the activation."""
-    made = torch.matmul(a, b) if bias is None or a.ndim == 3 or b.ndim == 3 else torch.addmm(bias, a, b)
-    if bias is not None and (a.ndim == 3 or b.ndim == 3):
-        made += bias
-    made = _ACTIVATED[activation](made)
-    return made if out == SAME else made.to(getattr(torch, out))
-
-
-class _Torch(LibraryCall):
-    """`_by_torch`; where nothing but the product is asked for, no more than that."""
-
-    per_problem = True
-
-    def dtypes(self) -> Mapping[str, Sequence[str]]:
-        return gemm.kernel.kernel.dtypes()
-
-    def load(self, config: Config, problem: Problem, built: Built | None) -> CallExecutable:
-        ranks = {len(str(problem[f"{array}.strides"])) for array in ("a", "b")}
-        bare = problem["activation"] is None and problem["out"] == SAME and problem.get("bias.dtype") is None
-        if not bare or len(ranks) > 1:
-            return CallExecutable(config, self.function)
-        return CallExecutable(config, _bare(torch.mm if ranks == {2} else torch.bmm))
-
-
-def _bare(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    def launch(
-        a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
-    ) -> Any:
-        return product(a, b)
-
-    cast(Any, launch).bare = product
-    return launch
-
-
-def _by_addmm_activation(
-    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
-) -> Any:
-    """Torch's product with bias and activation in one call of its library."""
-    return torch._addmm_activation(bias, a, b, use_gelu=activation == "gelu")
-
-
-def _by_cublaslt(
-    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
-) -> Any:
-    """Torch's product by the other of its two libraries, whose heuristics know other algorithms."""
-    before = torch._C._get_blas_preferred_backend()
-    torch._C._set_blas_preferred_backend(torch._C._BlasBackend.Cublaslt)
-    try:
-        return _ACTIVATED[activation](torch.mm(a, b))
-    finally:
-        torch._C._set_blas_preferred_backend(before)
-
-
-def _by_either(problem: Problem, device: Device) -> bool:
-    """With a bias, torch itself takes cublasLt."""
-    return problem.get("bias.dtype") is None and _is_plain(problem)
-
-
-def _fusable(problem: Problem, device: Device) -> bool:
-    return problem["activation"] in ("relu", "gelu") and problem.get("bias.dtype") is not None and _is_plain(problem)
-
-
-def _is_plain(problem: Problem) -> bool:
-    """Whether it is one product, with an output of its inputs' dtype."""
-    return problem["out"] == SAME and all(len(str(problem[f"{array}.strides"])) == 2 for array in ("a", "b"))
-
-
-def _then_epilogue(
-    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
-) -> tuple[tuple[Any, ...], Any]:
-    """Torch's product without bias, and what our kernel for the rest of it takes."""
-    made = torch.mm(a, b)
-    return (_epilogue_grid, made, bias, M, N, activation), made
-
-
-def _epilogue_grid(meta: dict[str, Any]) -> tuple[int]:
-    return (-(-meta["M"] * meta["N"] // meta["BLOCK"]),)
-
-
-def _by_c(
-    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
-) -> tuple[tuple[Any, ...], Any]:
-    """What the C kernel takes."""
-    made = torch.empty((M, N))
-    return (a.detach().contiguous().numpy(), b.detach().contiguous().numpy(), made.numpy(), M, N, K), made
-
-
-def _for_c(problem: Problem, device: Device) -> bool:
-    bare = problem["activation"] is None and problem.get("bias.dtype") is None
-    return bare and problem["a.dtype"] == "float32" and _is_plain(problem)
-
-
-def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
-    torchs = _Torch("torch", _by_torch, gemm.kernel.kernel.signature)
-    made = choose(
-        f"linear_{kind}", {"torch": Candidate(torchs), **candidates}, args=_by_torch, reference=_reference,
-        key=["batch", "M", "N", "K", "activation", "out", "precision"], strides=["a", "b"], dims=["M", "N", "K"],
-        flags={**gemm.kernel.flags, "b.strides": "1x"}, settings=None, policy="lookup", most=TRIED, depends=["torch"],
-        isolate=False, eager=True, **more,
-    )  # fmt: skip
-    made.use_table(Packaged("tunesmith.kernels", f"linear_{kind}"))  # by exact sizes: others are torch's
+@cache
+def _chooser(kind: str) -> Chooser:
+    made = ops_products.gpu() if kind == "gpu" else ops_products.cpu()
     made.dispatcher.on_clear.append(_forget)
     return made
-
-
-def _reference(
-    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
-) -> Any:
-    return gemm.reference(a, b, bias, activation)
-
-
-@cache
-def _gpu() -> Chooser:
-    from tunesmith.backends.triton.kernel import TritonKernel
-    from tunesmith.kernels.gemm import device
-
-    epilogue = returning(TritonKernel(device.epilogue, ["BLOCK", "num_warps"]), _then_epilogue, _by_torch)
-    return _choose(
-        "gpu",
-        {
-            "torch by cublasLt": Candidate(
-                LibraryCall("torch by cublasLt", _by_cublaslt, gemm.kernel.kernel.signature),
-                applies=_by_either, devices=("cuda",),
-            ),
-            "cublasLt": Candidate(
-                cublaslt.CublasLt(), cublaslt.space, applies=cublaslt.applies, devices=("cuda",)
-            ),
-            "torch fused": Candidate(
-                LibraryCall("torch fused", _by_addmm_activation, gemm.kernel.kernel.signature), applies=_fusable
-            ),
-            "torch, then epilogue": Candidate(
-                epilogue, Space(BLOCK=[1024, 4096], num_warps=[4, 8]), applies=_has_epilogue, devices=("cuda", "hip")
-            ),
-            "gemm": Candidate(gemm.kernel.kernel, gemm.space, gemm.kernel.declared.model, devices=("cuda", "hip")),
-        },
-        make_inputs=gemm.make_inputs, clock="graph", hot=["a"],
-    )  # fmt: skip
-
-
-def _has_epilogue(problem: Problem, device: Device) -> bool:
-    return (problem["activation"] is not None or problem.get("bias.dtype") is not None) and _is_plain(problem)
-
-
-@cache
-def _cpu() -> Chooser:
-    from tunesmith.kernels import matmul as in_c
-
-    made = returning(in_c.kernel, _by_c, _by_torch)
-    candidate = Candidate(made, in_c.space, applies=_for_c, devices=("cpu",))
-    return _choose("cpu", {"C": candidate}, make_inputs=partial(gemm.make_inputs, device="cpu"))
 
 
 def __getattr__(name: str) -> Any:
     """`tunesmith.ops:gpu` and `tunesmith.ops:cpu` for the command line."""
     if name in ("gpu", "cpu"):
-        return cast(Any, _gpu if name == "gpu" else _cpu)()
+        return _chooser(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

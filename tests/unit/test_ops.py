@@ -27,7 +27,7 @@ def one_thread() -> Any:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     ops._forget()  # every test has a store of its own
-    ops._cpu.cache_clear()
+    ops._chooser.cache_clear()
     yield
     torch.set_num_threads(threads)
 
