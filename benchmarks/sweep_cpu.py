@@ -8,7 +8,8 @@ earnest by two workers, each on a core of its own.
 `local` and `ray` sweep all of it into an empty store each. Their choices agree where they are the same configuration or
 one that the other's search could not tell from its own (a tie). Where they do not, the two configurations are timed in
 60 rounds side by side on one core, and the median paired ratio says how much slower one of them is: within the margin
-of 1 % that is a tie, too (`same_or_tied`). `within_3_percent` counts more of them, `worst_ratio` is the largest.
+of 1 % that is a tie, too (`same_or_tied`). `within_3_percent` counts more of them, `worst_ratio` is the largest. What
+two sweeps disagree on although nothing differs between them is seen by a second `local` one: `again_` are its figures.
 
 `killed` sweeps it once more, and the driver is killed (SIGKILL) ten times, each after a random number of problems and
 a random time, and started again with --resume. At each kill the store is looked at: of a problem that has its choice,
@@ -221,11 +222,11 @@ def measured(folder: Path) -> tuple[list[dict[str, Any]], dict[str, float]]:
     file = folder / "problems.yaml"
     file.write_text(PROBLEMS.format(kernels=KERNELS))
     rows: list[dict[str, Any]] = []
-    for executor in ("local", "ray"):
-        answer = swept(file, folder / executor, "--executor", executor)
+    for job, executor in (("local", "local"), ("ray", "ray"), ("local again", "local")):
+        answer = swept(file, folder / job, "--executor", executor)
         fates = [row["fate"] for row in answer["results"]]
         rows.append({
-            "job": executor, "wall_s": answer["wall_s"], "problems": len(fates), "tuned": fates.count("tuned"),
+            "job": job, "wall_s": answer["wall_s"], "problems": len(fates), "tuned": fates.count("tuned"),
             "left": len(answer["left"]), "seconds": sum(row["seconds"] for row in answer["results"]),
             "compile_s": sum(row["compile_s"] for row in answer["results"]),
             "measure_s": sum(row["measure_s"] for row in answer["results"]),
@@ -234,12 +235,14 @@ def measured(folder: Path) -> tuple[list[dict[str, Any]], dict[str, float]]:
     for job in (lambda: killed(file, folder / "killed"), lambda: worker_killed(folder), lambda: poisoned(folder)):
         rows.append(job())
         print(rows[-1], flush=True)
-    same = {"job": "compared", **compared(folder / "local", folder / "ray")}
-    rows.append(same)
-    local, ray, kills, worker, poison, _ = rows
+    for job, other in (("compared", "ray"), ("compared again", "local again")):
+        rows.append({"job": job, **compared(folder / "local", folder / other)})
+    local, ray, _, kills, worker, poison, same, again = rows
     return rows, {
         "problems": local["tuned"], "wall_local_s": local["wall_s"], "wall_ray_s": ray["wall_s"],
         **{name: same[name] / COUNT for name in LIMITS}, "worst_ratio": max([1.0, *same["differing"].values()]),
+        **{f"again_{name}": again[name] / COUNT for name in LIMITS},
+        "again_worst_ratio": max([1.0, *again["differing"].values()]),
         "measured_twice": kills["measured_twice"], "timed_again": kills["timed_again"] / kills["trials"],
         "left_undone": local["left"] + ray["left"] + kills["left"] + worker["left"] + poison["left"]
         + (COUNT - local["tuned"]) + (COUNT - kills["problems"]) + (40 - worker["problems"]),
