@@ -139,8 +139,9 @@ def _sweep_cpu(result: Result) -> list[str]:
     return [
         f"{summary['problems']} problems took two workers {summary['wall_local_s']:.0f} s locally and "
         f"{summary['wall_ray_s']:.0f} s on Ray; {percent(summary['same_or_tied'])} of the choices are the same or "
-        f"tied, as of two local sweeps {percent(summary['again_same_or_tied'])} are. Killed ten times and resumed, it measured {summary['measured_twice']} Trials of finished problems "
-        f"twice and left {summary['left_undone']} problems undone."
+        f"tied, as of two local sweeps {percent(summary['again_same_or_tied'])} are. Killed ten times and resumed, it "
+        f"measured {summary['measured_twice']} Trials of finished problems twice and left {summary['left_undone']} "
+        "problems undone."
     ]
 
 
