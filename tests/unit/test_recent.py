@@ -93,12 +93,18 @@ def test_who_else_sees_a_call_is_told(recent: Recent[str]) -> None:
     assert recent.find((A, B), None) == "known"
 
 
-def test_where_gradients_are_wanted_nothing_is_remembered() -> None:
-    made, a = Recent[str](), A.clone().requires_grad_()
+def test_what_was_remembered_without_gradients_is_not_used_where_they_are_wanted() -> None:
+    made, w = Recent[str](), torch.nn.Parameter(torch.randn(8, 6))
+    for _ in range(3):
+        made.note((A, w), None, lambda: 0, "name", "seen by autograd")
+    assert made.find((A, w), None) is None
     with torch.no_grad():
-        for _ in range(3):
-            made.note((a, B), None, lambda: 0, "name", "known")
-        assert made.find((a, B), None) is None
+        for _ in range(2):
+            made.note((A, w), None, lambda: 0, "name", "known")
+        assert made.find((A, w), None) == "known"
+    assert made.find((A, w), None) is None
+    with torch.inference_mode():
+        assert made.find((A, w), None) in (None, "known")
 
 
 def test_a_layers_kinds_of_calls_are_bounded() -> None:
@@ -125,5 +131,11 @@ def test_a_call_again_and_again_is_right_whatever_comes_between(call: Callable[.
             assert call(A, w, b).dtype is torch.bfloat16
         mapped = torch.vmap(lambda x: call(x, w, b))(A.expand(2, 4, 8))
         torch.testing.assert_close(mapped[1].double(), expected, atol=1e-5, rtol=1e-5)
+    layer = torch.nn.Parameter(w.clone())  # as models have them
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(call(A, layer, b).double(), expected, atol=1e-5, rtol=1e-5)
+    call(A, layer, b).sum().backward()
+    assert layer.grad is not None
     w.zero_()  # what is remembered is how, and not what
     torch.testing.assert_close(call(A, w, b), call(A, torch.zeros(6, 8), b))

@@ -27,7 +27,8 @@ class Recent(Generic[T]):
     """
 
     def __init__(self) -> None:
-        #: by identity: (guards, the call's other arguments, a setting of torch's, its value, the policy, what is known)
+        #: by identity: (guards, the call's other arguments, whether no tensor wants a gradient, a setting of torch's,
+        #: its value, the policy, what is known)
         self._found: dict[int, tuple[tuple[Any, ...], ...]] = {}
         self._once: dict[int, Hashable] = {}
 
@@ -37,10 +38,11 @@ class Recent(Generic[T]):
 
     def find(self, tensors: tuple[Any, ...], asked: object) -> T | None:
         """What is known of a call of tensors with these other arguments."""
-        for holds, others, allowed, was, policy, known in self._found.get(id(tensors[-1]), ()):
+        for holds, others, ungraded, allowed, was, policy, known in self._found.get(id(tensors[-1]), ()):
             if (
                 others == asked
                 and holds(*tensors)
+                and (ungraded or not torch.is_grad_enabled())
                 and allowed() == was
                 and scoped_policy.get() is policy
                 and _dual._current_level < 0
@@ -56,7 +58,8 @@ class Recent(Generic[T]):
         Args:
             allowed: reads the setting of torch's that it depends on. name: tells such calls from others.
         """
-        if _Guards is None or any(tensor.requires_grad for tensor in tensors):  # where gradients are wanted, it is seen
+        ungraded = not any(tensor.requires_grad for tensor in tensors)
+        if _Guards is None or (torch.is_grad_enabled() and not ungraded):
             return
         where = id(tensors[-1])
         if self._once.get(where) != name:
@@ -68,5 +71,5 @@ class Recent(Generic[T]):
             *tensors, dynamic_dims_sizes=[list(one.shape) for one in tensors],
             dynamic_dims_strides=[list(one.stride()) for one in tensors],
         )  # fmt: skip
-        entry = guards.check, asked, allowed, allowed(), scoped_policy.get(), known
+        entry = guards.check, asked, ungraded, allowed, allowed(), scoped_policy.get(), known
         self._found[where] = (entry, *self._found.get(where, ()))[:_KINDS]

@@ -137,7 +137,11 @@ def _wait(b, n, k, K, stride_bk, stride_bn, DEPENDENT: tl.constexpr):
 
 @triton.jit
 def _let_begin(DEPENDENT: tl.constexpr):
-    """Let the kernel behind this one be launched, as soon as every program is here or has ended. It waits in turn."""
+    """Let the kernel behind this one be launched, as soon as every program is here or has ended. It waits in turn.
+
+    By then nothing is read any more but a bias, and no workspace is used: the kernel behind may be somebody else's, and
+    write before it waits to memory that was given back when this one was launched.
+    """
     if DEPENDENT:
         gdc_launch_dependents()
 
@@ -181,8 +185,8 @@ def gemm(
             stride_bk, stride_bn, part * each, tl.minimum(part * each + each, steps), BLOCK_M, BLOCK_N, BLOCK_K,
             EVEN_K, WIDE, PRECISION, SWAPPED,
         )  # fmt: skip
-    _let_begin(DEPENDENT)
     if SPLIT_K == 1:
+        _let_begin(DEPENDENT)
         _finish(total, bias, c, m, n, M, N, WIDE, ACTIVATION)
     else:
         mine = z * tiles + tile
