@@ -131,4 +131,4 @@ def _time_beside(state: Evaluation, trials: Mapping[Config, Trial], asked: Seque
     if mine is not None:
         found[library] = Calls((*earlier, *mine.seconds), 0, state.at)
     state.keep_calls(found)
-    return "" if mine is not None else BUDGET
+    return BUDGET if mine is None and state.out_of_time else ""  # where all others failed, the next are asked

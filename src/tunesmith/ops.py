@@ -98,7 +98,7 @@ def linear(
 
 def _operated(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> Any:
     kind = a.device.type
-    if torch.is_autocast_enabled(kind):
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         to = torch.get_autocast_dtype(kind)
         a, b, bias = a.to(to), b.to(to), None if bias is None else bias.to(to)
     if min(a.ndim, b.ndim) < 2 or is_torchs(a, b, bias):  # torch's own rules for vectors
@@ -213,8 +213,8 @@ def _product(
         return _plainly(a, b, bias, activation, out_dtype)
     name = (
         a.shape, b.shape, a.stride(), b.stride(), a.dtype, b.dtype, a.get_device(), b.get_device(),
-        activation, out_dtype, allowed(), scoped_policy.get(),
-        bias is None or (bias.shape, bias.stride(), bias.dtype, bias.get_device()),
+        a.is_neg(), b.is_neg(), activation, out_dtype, allowed(), scoped_policy.get(),
+        bias is None or (bias.shape, bias.stride(), bias.dtype, bias.get_device(), bias.is_neg()),
     )  # fmt: skip
     known = _known.get(name)
     if known is None:
@@ -244,8 +244,7 @@ def _found(name: tuple[object, ...] | None, a: Any, b: Any, bias: Any, activatio
     launch = chosen.dispatcher.known(*args)
     bare = getattr(launch, "bare", None)
     same = args[0] is a and args[1] is b and args[2] is bias
-    # Without neighbouring elements it may be a part of complex numbers, one of which is to be read with the other sign.
-    if name is not None and launch is not None and same and 1 in a.stride() and 1 in b.stride():
+    if name is not None and launch is not None and same:
         if len(_known) >= _REMEMBERED:
             _known.clear()
         if clears == _clears[0]:  # nothing new has become known meanwhile

@@ -115,7 +115,7 @@ def _by_c(
     a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
 ) -> tuple[tuple[Any, ...], Any]:
     """What the C kernel takes."""
-    made = torch.empty((M, N))
+    made = a.new_empty((M, N))  # whatever a process has for a default dtype and device
     return (a.detach().contiguous().numpy(), b.detach().contiguous().numpy(), made.numpy(), M, N, K), made
 
 

@@ -107,6 +107,64 @@ def test_what_was_remembered_without_gradients_is_not_used_where_they_are_wanted
         assert made.find((A, w), None) in (None, "known")
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_end_no_process_however_warm_a_layer_is() -> None:
+    w, x = torch.randn(8, 8), torch.randn(4, 8)
+    for _ in range(4):
+        ops.linear(x, w)
+    nested = torch.nested.nested_tensor([torch.randn(2, 8), torch.randn(3, 8)])
+    with pytest.raises(RuntimeError, match="nested"):  # as torch.matmul says
+        ops.linear(nested, w)
+
+
+def test_what_is_read_with_the_other_sign_is_another_call() -> None:
+    complex_, w = torch.randn(8, 8, dtype=torch.complex64), torch.randn(6, 8)
+    plain, turned = (z.imag.as_strided((4, 8), (8, 1)) for z in (complex_, complex_.conj()))
+    assert turned.is_neg()
+    for _ in range(4):
+        torch.testing.assert_close(ops.linear(plain, w), plain @ w.mT)
+        torch.testing.assert_close(ops.linear(turned, w), turned @ w.mT)
+
+
+def test_kinds_of_calls_that_alternate_are_remembered() -> None:
+    made, rows = Recent[int](), [torch.randn(m, 8) for m in (1, 7, 32)]
+    for _ in range(2):
+        for a in rows:
+            made.note((a, B), None, lambda: 0, len(a), len(a))
+    assert [made.find((a, B), None) for a in rows] == [1, 7, 32]
+
+
+def test_of_too_many_weights_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunesmith.chooser.recent._WEIGHTS", 4)
+    made, weights = Recent[int](), [torch.randn(8, 6) for _ in range(6)]
+    for i, w in enumerate(weights):
+        for _ in range(2):
+            made.note((A, w), None, lambda: 0, i, i)
+    assert [made.find((A, w), None) for w in weights] == [None, None, 2, 3, 4, 5]
+
+
+def test_a_traced_call_is_one_of_its_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = torch.randn(6, 8)
+    for _ in range(3):
+        ops.linear(A, w)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch.jit is on its way out
+        traced: Any = torch.jit.trace(lambda x: ops.linear(x, w), (A,), check_trace=False)
+    other = torch.randn(4, 8)
+    torch.testing.assert_close(traced(other), other @ w.mT)
+
+
+def test_layers_without_memory_and_sparse_inputs_are_torchs() -> None:
+    layer = torch.nn.Linear(8, 6, device="meta")
+    assert ops.linear(torch.empty(2, 8, device="meta"), layer.weight, layer.bias).shape == (2, 6)
+    w = torch.randn(6, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a beta state
+        sparse = A.to_sparse_csr()
+    for _ in range(3):
+        torch.testing.assert_close(ops.matmul(sparse, w.mT), A @ w.mT)
+
+
 def test_a_layers_kinds_of_calls_are_bounded() -> None:
     made = Recent[int]()
     for rows in range(1, 40):

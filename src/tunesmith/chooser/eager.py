@@ -16,6 +16,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _TRACED = (FakeTensor, FunctionalTensor)
 _modes, _autocast = torch._C._len_torch_dispatch_stack, torch._C._is_any_autocast_enabled
 _dual: Any = forward_ad  # whose level is not in torch's own types
+_STRIDED, _tracing = torch.strided, torch._C._get_tracing_state
 _grad, _transform = torch.is_grad_enabled, torch._C._functorch.peek_interpreter_stack
 compiling = torch.compiler.is_compiling
 
@@ -25,13 +26,13 @@ def is_eager(*tensors: Any) -> bool:
     if compiling():
         return False
     for tensor in tensors:
-        if type(tensor) not in _PLAIN and tensor is not None:
+        if tensor is not None and (type(tensor) not in _PLAIN or tensor.layout is not _STRIDED or tensor.is_nested):
             return False
     if _grad():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 return False
-    return not (_modes() or _autocast() or _transform()) and _dual._current_level < 0
+    return not (_modes() or _autocast() or _transform() or _tracing()) and _dual._current_level < 0
 
 
 def is_torchs(*tensors: Any) -> bool:

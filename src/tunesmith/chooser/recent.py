@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from threading import Lock
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -15,7 +16,7 @@ _dual: Any = forward_ad  # whose level is not in torch's own types
 #: what torch.compile asks of tensors before it uses what it has compiled; `None` in a torch that has it no more
 _Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 #: weights that are remembered, and kinds of calls of each
-_WEIGHTS, _KINDS = 4096, 8
+_WEIGHTS, _KINDS = 16384, 8
 
 
 class Recent(Generic[T]):
@@ -30,17 +31,21 @@ class Recent(Generic[T]):
         #: by identity: (guards, the call's other arguments, whether no tensor wants a gradient, a setting of torch's,
         #: its value, the policy, what is known)
         self._found: dict[int, tuple[tuple[Any, ...], ...]] = {}
-        self._once: dict[int, Hashable] = {}
+        #: what came once
+        self._once: dict[tuple[int, Hashable], None] = {}
+        self._lock = Lock()
 
     def clear(self) -> None:
-        self._found.clear()
-        self._once.clear()
+        with self._lock:
+            self._found.clear()
+            self._once.clear()
 
     def find(self, tensors: tuple[Any, ...], asked: object) -> T | None:
         """What is known of a call of tensors with these other arguments."""
         for holds, others, ungraded, allowed, was, policy, known in self._found.get(id(tensors[-1]), ()):
             if (
                 others == asked
+                and not any(getattr(one, "is_nested", False) for one in tensors)  # of which guards ask strides in vain
                 and holds(*tensors)
                 and (ungraded or not torch.is_grad_enabled())
                 and allowed() == was
@@ -62,14 +67,22 @@ class Recent(Generic[T]):
         if _Guards is None or (torch.is_grad_enabled() and not ungraded):
             return
         where = id(tensors[-1])
-        if self._once.get(where) != name:
-            if len(self._once) >= _WEIGHTS:
-                self.clear()
-            self._once[where] = name
-            return
+        with self._lock:
+            if (where, name) not in self._once:
+                _keep(self._once, (where, name), None)
+                return
         guards = _Guards(
             *tensors, dynamic_dims_sizes=[list(one.shape) for one in tensors],
             dynamic_dims_strides=[list(one.stride()) for one in tensors],
         )  # fmt: skip
         entry = guards.check, asked, ungraded, allowed, allowed(), scoped_policy.get(), known
-        self._found[where] = (entry, *self._found.get(where, ()))[:_KINDS]
+        with self._lock:
+            self._once.pop((where, name), None)
+            _keep(self._found, where, (entry, *self._found.get(where, ()))[:_KINDS])
+
+
+def _keep(known: dict[Any, Any], name: Hashable, value: object) -> None:
+    """Keep it, instead of the oldest where there are too many."""
+    if name not in known and len(known) >= _WEIGHTS:
+        del known[next(iter(known))]
+    known[name] = value

@@ -158,9 +158,11 @@ def call_in_turn(
         """0 for one that fails."""
         result, failure, error = attempt("launch", lambda: clock.back_to_back(launches[config], many, number))
         del error
+        if failure is None and (result is None or not math.isfinite(result)):
+            failure = Failed("launch", f"calls took {result} s by the clock")
         if failure is not None:
             failed[config] = failure
-        return 0.0 if result is None else max(float(result), SHORTEST_S)
+        return 0.0 if failure is not None else max(float(result or 0.0), SHORTEST_S)
 
     def staying(configs: Sequence[Config]) -> list[Config]:
         if library in failed:
