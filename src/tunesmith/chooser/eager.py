@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from tunesmith.errors import BadInput
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
 #: of what traces a program, which takes any operator
 _TRACED = (FakeTensor, FunctionalTensor)
 _modes, _autocast = torch._C._len_torch_dispatch_stack, torch._C._is_any_autocast_enabled
@@ -26,7 +26,7 @@ def is_eager(*tensors: Any) -> bool:
     if compiling():
         return False
     for tensor in tensors:
-        if tensor is not None and (type(tensor) not in _PLAIN or tensor.layout is not _STRIDED or tensor.is_nested):
+        if tensor is not None and (type(tensor) not in PLAIN or tensor.layout is not _STRIDED or tensor.is_nested):
             return False
     if _grad():
         for tensor in tensors:
@@ -43,7 +43,7 @@ def is_torchs(*tensors: Any) -> bool:
 
 
 def _is_usual(tensor: Any) -> bool:
-    known = type(tensor) in _PLAIN or isinstance(tensor, _TRACED)
+    known = type(tensor) in PLAIN or isinstance(tensor, _TRACED)
     return known and tensor.layout is torch.strided and not tensor.is_nested
 
 

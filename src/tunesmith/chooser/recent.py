@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.autograd import forward_ad
 
+from tunesmith.chooser.eager import PLAIN
 from tunesmith.options import scoped_policy
 
 T = TypeVar("T")
@@ -42,10 +43,15 @@ class Recent(Generic[T]):
 
     def find(self, tensors: tuple[Any, ...], asked: object) -> T | None:
         """What is known of a call of tensors with these other arguments."""
-        for holds, others, ungraded, allowed, was, policy, known in self._found.get(id(tensors[-1]), ()):
+        entries = self._found.get(id(tensors[-1]))
+        if entries is None:
+            return None
+        for one in tensors:  # nested ones are asked in vain for their strides: torch ends the process
+            if type(one) not in PLAIN or one.is_nested:
+                return None
+        for holds, others, ungraded, allowed, was, policy, known in entries:
             if (
                 others == asked
-                and not any(getattr(one, "is_nested", False) for one in tensors)  # of which guards ask strides in vain
                 and holds(*tensors)
                 and (ungraded or not torch.is_grad_enabled())
                 and allowed() == was
