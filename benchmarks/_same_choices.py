@@ -1,9 +1,16 @@
-"""Whether two stores chose the same up to ties; where not, the two Configs are timed side by side to decide."""
+"""Whether two stores chose the same up to ties; where not, the two Configs are timed side by side to decide.
+
+python benchmarks/_same_choices.py _sweep_kernels 0 < PAIRS.json  # in this process, on core 0: a line of ratios
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,12 +49,60 @@ def ratio(kernel: TunedKernel, problem: str, configs: Sequence[Mapping[str, Any]
     Args:
         problem: as a Key has it.
     """
+    found = signed_ratio(kernel, problem, configs)
+    return max(found, 1 / found)
+
+
+def signed_ratio(kernel: TunedKernel, problem: str, configs: Sequence[Mapping[str, Any]]) -> float:
+    """The first one's time over the second's."""
     made = kernel.inputs(kernel.typed(Problem.parse(problem)))
     recorded = kernel.record(**made, rounds=ROUNDS, only=[Config(config) for config in configs], isolate=False)
-    samples = [
-        {s.round: s.seconds for s in trial.outcome.samples}
+    samples = {
+        trial.config: {s.round: s.seconds for s in trial.outcome.samples}
         for trial in recorded.trials if isinstance(trial.outcome, Measured)
+    }  # fmt: skip
+    one, other = (samples[Config(config)] for config in configs)
+    shared = sorted(one.keys() & other.keys())
+    return paired_ratio([one[r] for r in shared], [other[r] for r in shared])[0]
+
+
+# --- in several processes -----------------------------------------------------------------------------
+
+#: (kernel's name in its module, problem, the two Configs)
+Pair = tuple[str, str, Sequence[Mapping[str, Any]]]
+
+
+def told_apart(module: str, pairs: Sequence[Pair], processes: int, cores: int) -> list[tuple[float, float]]:
+    """Of each pair of Configs, how many times as long one takes, and the lower 95 % bound of that over processes.
+
+    Where memory and code happen to lie in a process makes one of two faster by a percent or two, in all its rounds:
+    each process is one sample.
+    """
+    given = json.dumps(list(pairs))
+    runs = [
+        subprocess.run(
+            [sys.executable, __file__, module, str(number % cores)], input=given, stdout=subprocess.PIPE, text=True,
+            check=True,
+        )
+        for number in range(processes)
     ]  # fmt: skip
-    shared = sorted(samples[0].keys() & samples[1].keys())
-    found = paired_ratio([samples[0][r] for r in shared], [samples[1][r] for r in shared])[0]
-    return max(found, 1 / found)
+    by_process = [json.loads(run.stdout.splitlines()[-1]) for run in runs]
+    found: list[tuple[float, float]] = []
+    for ratios in zip(*by_process, strict=True):
+        middle, low, high = paired_ratio(ratios, [1.0] * processes)
+        found.append((middle, low) if middle >= 1 else (1 / middle, 1 / high))
+    return found
+
+
+def _main(module: str, core: str) -> None:
+    os.sched_setaffinity(0, {int(core)})
+    kernels = importlib.import_module(module)
+    print(
+        json.dumps(
+            [signed_ratio(getattr(kernels, name), problem, pair) for name, problem, pair in json.load(sys.stdin)]
+        )
+    )
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
