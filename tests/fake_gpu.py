@@ -70,12 +70,16 @@ def fake_torch(gpu: Gpu) -> types.ModuleType:
         gpu.current = before
 
     class Graph:
-        def capture_begin(self, capture_error_mode: str) -> None:
+        def capture_begin(self, pool: int | None, capture_error_mode: str) -> None:
             assert capture_error_mode == "thread_local"
+            self.memory = id(self) if pool is None else pool
             gpu.graph = self.work = list[tuple[str, float | Callable[[], float]]]()
 
         def capture_end(self) -> None:
             gpu.graph = None
+
+        def pool(self) -> int:
+            return self.memory
 
         def replay(self) -> None:
             gpu.host_s += 10e-6 + gpu.node_s * len(self.work)

@@ -53,6 +53,24 @@ def test_a_kernel_that_cannot_be_captured_fails_and_leaves_no_capture(gpu: Gpu) 
     assert calls[-1]
 
 
+def test_graphs_that_live_share_the_memory_of_what_is_launched_in_them(gpu: Gpu) -> None:
+    clock = clock_for(H200, "graph")
+    first, second = (Run(Launched(gpu), (tensor(0),)) for _ in range(2))
+    clock.sample(first)
+    clock.sample(second)
+    graphs = [graph for run in (first, second) for graph in run.state["graphs"][:2]]
+    assert len(graphs) == 4
+    assert len({graph.pool() for graph in graphs}) == 1
+    first.state.clear()
+    graphs.clear()
+    again = Run(Launched(gpu), (tensor(0),))
+    clock.sample(again)
+    assert again.state["graphs"][0].pool() == second.state["graphs"][0].pool()
+    elsewhere = Run(Launched(gpu), (tensor(1),))
+    clock.sample(elsewhere)
+    assert elsewhere.state["graphs"][0].pool() != second.state["graphs"][0].pool()
+
+
 # --- in a row on other inputs ---
 
 FLUSHED_S, COLD_S, HOT_S = 2.5e-6, 4e-6, 1e-6

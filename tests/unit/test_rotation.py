@@ -209,6 +209,43 @@ def test_candidates_of_one_search_share_their_copies_and_these_go_with_it() -> N
     assert gone() is None
 
 
+def test_what_a_clock_kept_for_candidates_goes_with_the_search() -> None:
+    @autotune(space=SPACE)
+    def scaled(x: Any, k: int) -> Any:
+        return x * k
+
+    bench = bench_of(scaled, tensor())
+    with bench:
+        first, second = runs(bench, ONE, TWO)
+    first.state["graph"] = object()
+    del second
+    bench.close()
+    assert not first.state
+
+
+@pytest.mark.parametrize(("message", "times"), [("Triton Error [CUDA]: out of memory", 2), ("no such symbol", 1)])
+def test_what_finds_no_memory_is_loaded_again(monkeypatch: pytest.MonkeyPatch, message: str, times: int) -> None:
+    @autotune(space=SPACE)
+    def scaled(x: Any, k: int) -> Any:
+        return x * k
+
+    bench, asked = bench_of(scaled, tensor()), list[Config]()
+    load = type(scaled.kernel).load
+
+    def scarce(self: Any, config: Config, *rest: Any) -> Any:
+        asked.append(config)
+        if len(asked) == 1:
+            raise RuntimeError(message)
+        return load(self, config, *rest)
+
+    monkeypatch.setattr(type(scaled.kernel), "load", scarce)
+    with bench:
+        executable, failure, _ = bench.load(ONE, None)
+    assert len(asked) == times
+    assert (executable is None) == (times == 1)
+    assert (failure is None) == (times == 2)
+
+
 @pytest.mark.parametrize("declared", [{}, {"outputs": ["y"]}, {"restore_value": ["y"]}, {"reset_to_zero": ["y"]}])
 def test_a_kernel_that_writes_an_argument_has_none(declared: Any) -> None:
     @autotune(space=SPACE, **declared)

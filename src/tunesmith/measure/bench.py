@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
+from weakref import ref
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Resources
 from tunesmith.core.problem import Problem
 from tunesmith.kernel import Around, Built, Executable, Kernel, Run
+from tunesmith.measure.canary import give_back_memory
 from tunesmith.measure.check import Check, Checker
-from tunesmith.measure.failure import attempt, told_of_failures
+from tunesmith.measure.failure import attempt, is_out_of_memory, told_of_failures
 from tunesmith.measure.inputs import Snapshot, WrittenSlice
 from tunesmith.measure.mutation import Mutations, find_mutations
 from tunesmith.measure.rotation import Rotation
@@ -88,6 +90,7 @@ class LocalBench:
         self._hot = [value for name, value in arguments.items() if name in hot and value is not None]
         self._make_around = around
         self._around: Around | None = None
+        self._runs: list[ref[Run]] = []
 
     def __enter__(self) -> LocalBench:
         _ = self._snapshot  # taken now, so that what can't be restored is refused before anything is compiled
@@ -103,8 +106,12 @@ class LocalBench:
         self._snapshot.put_back()
 
     def close(self) -> None:
-        """The inputs' copies go."""
+        """The inputs' copies go, and with what clocks have kept for candidates the memory of their graphs: whoever
+        still has one (an error's frames, a cycle that is collected later) does not keep it from the next search."""
         self._others.close()
+        for run in filter(None, [made() for made in self._runs]):
+            run.state.clear()
+        self._runs.clear()
 
     @cached_property
     def _snapshot(self) -> Snapshot:
@@ -121,7 +128,15 @@ class LocalBench:
         return self._mutations is not None
 
     def load(self, config: Config, built: Built | None) -> Loaded:
-        return attempt("load", lambda: self._kernel.load(config, self._exact, built))
+        def load() -> Executable:
+            return self._kernel.load(config, self._exact, built)
+
+        loaded, failure, error = attempt("load", load)
+        if failure is not None and is_out_of_memory(failure):  # a driver knows nothing of what torch keeps in reserve
+            del error
+            give_back_memory()
+            loaded, failure, error = attempt("load", load)
+        return loaded, failure, error
 
     def ready(self, executable: Executable) -> Ready:
         if self._mutations is None:
@@ -196,6 +211,11 @@ class LocalBench:
 
     def run_of(self, executable: Executable, checked: bool = False) -> Run:
         """A candidate with all that is done ahead of its launches."""
+        made = self._run_of(executable, checked)
+        self._runs.append(ref(made))
+        return made
+
+    def _run_of(self, executable: Executable, checked: bool) -> Run:
         prepare, config, around = self._snapshot.before_launch, executable.config, self._around
         if prepare is not None or (around is not None and around.acts):
             self._others.refuse("something is done ahead of each launch")

@@ -52,12 +52,18 @@ def failed(stage: Stage, error: BaseException) -> Failed:
 
 
 #: how failures begin, or what they say, that are the machine's at the time and not the Config's
-_MACHINES = ("MemoryError", "OSError", "No space left", "killed by", "ran past", "Cannot allocate", "disk full")
+_NO_MEMORY = ("MemoryError", "out of memory")
+_MACHINES = (*_NO_MEMORY, "OSError", "No space left", "killed by", "ran past", "Cannot allocate", "disk full")
 
 
 def is_machines(failure: Failed) -> bool:
     """Whether the machine may be to blame (memory, disk, load): such a failure is tried again by the next search."""
     return failure.stage == "timeout" or any(sign in failure.reason for sign in _MACHINES)
+
+
+def is_out_of_memory(failure: Failed) -> bool:
+    """Whether there was no memory, of the host or of the device."""
+    return any(sign in failure.reason for sign in _NO_MEMORY)
 
 
 def name_the_config(launch: Callable[..., Any], kernel: str, config: Config) -> Callable[..., Any]:
