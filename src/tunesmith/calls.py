@@ -13,13 +13,13 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Calls, Failed, Measured, Trial
 from tunesmith.evaluate import Evaluation
 from tunesmith.events import BUDGET
-from tunesmith.measure.calls import call_in_turn, copies, is_host_bound, is_quick_to_call, ratio_of_calls
+from tunesmith.measure.calls import call_in_turn, copies, is_host_bound, may_serve, ratio_of_calls
 from tunesmith.subject import Effort
 
 #: Where the library takes longer on the device, the host has time to ask.
 HOST_MATTERS_S = 100e-6
-#: So many are timed beside the library, the fastest first, and then so many others.
-AT_ONCE = 6, 24, 24, 24
+#: So many are timed beside the library, the fastest first; and where its calls wait for the host, so many others.
+AT_ONCE = 6, 24
 #: Of a budget, the part that is kept for it, and seconds at most.
 SHARE, MOST_S = 0.1, 1.0
 
@@ -37,7 +37,7 @@ def kept_for_calls(state: Evaluation) -> Generator[None]:
 
 
 def time_calls(state: Evaluation, known: Mapping[Config, Trial]) -> None:
-    """Time calls of the library and of those that could take its place, until the verdict is of who was called.
+    """Time calls of the library, of the fastest, and, where these wait for the host, of more that could serve calls.
 
     Args:
         known: what the store knows; calls that were timed by an earlier search count.
@@ -45,21 +45,16 @@ def time_calls(state: Evaluation, known: Mapping[Config, Trial]) -> None:
     Raises:
         Busy: when another search has been measuring on the device for too long.
     """
-    raced: set[Config] = set()
     for most in AT_ONCE if _may_matter(state) else ():
         trials = {**known, **state.trials}
-        asked = _deciding(list(trials.values()), state.incumbent, state.effort)[:most]
-        why = "" if not asked else BUDGET if state.out_of_time else _time_beside(state, trials, asked)
+        asked = _serving(list(trials.values()), state.incumbent, state.effort)[:most]
+        if not asked:
+            return
+        why = BUDGET if state.out_of_time else _time_beside(state, trials, asked)
         if why:
             some = " of some" if any(trial.calls for trial in state.trials.values()) else ""
             state.calls_note = f"what calls{some} take was not measured: {why}"
             return
-        left = _left_behind(list({**known, **state.trials}.values()), state.incumbent, state.effort)
-        again = [config for config in left if config not in raced][:most]
-        if not asked and not again:
-            return
-        raced.update(again)
-        _race_again(state, again)
 
 
 def _may_matter(state: Evaluation) -> bool:
@@ -67,46 +62,18 @@ def _may_matter(state: Evaluation) -> bool:
     return state.effort.eager and state.incumbent is not None and hasattr(state.own_clock, "back_to_back")
 
 
-def _deciding(trials: Sequence[Trial], incumbent: Config | None, effort: Effort) -> list[Config]:
-    """Who could take the library's place and was not called beside it yet, the fastest first."""
+def _serving(trials: Sequence[Trial], incumbent: Config | None, effort: Effort) -> list[Config]:
+    """Who could serve calls and was not called beside the library yet, the winner and then the fastest first."""
     verdict = effort.verdict(trials, incumbent)
     library = next((t for t in trials if t.config == incumbent and isinstance(t.outcome, Measured)), None)
     if verdict is None or library is None or library.level_s is None or library.level_s >= HOST_MATTERS_S:
         return []
-    winner_s = verdict.winner.level_s or 0.0
-    stays = verdict.winner.config == incumbent
-    if library.calls is None or (stays and is_host_bound(library)):  # a tie, whose calls are faster, may win
-        most_s = library.level_s * (1 + effort.margin)
-    else:
-        most_s = winner_s / (1 + effort.margin)
-    left = [t for t in verdict.ranking if t.config != incumbent and ratio_of_calls(t, library) is None]
-    near = [t for t in left if (t.level_s or 0.0) <= most_s]
-    return [t.config for t in sorted(near, key=lambda t: (t is not verdict.winner, t.level_s or 0.0))]
-
-
-def _left_behind(trials: Sequence[Trial], incumbent: Config | None, effort: Effort) -> list[Config]:
-    """Who would win by its times and its calls, but left the race early, behind those that turned out slow to call."""
-    verdict = effort.verdict(trials, incumbent)
-    library = next((t for t in trials if t.config == incumbent), None)
-    if verdict is None or library is None or library.calls is None:
+    winner = verdict.winner
+    if library.calls is not None and not is_host_bound(library):  # the device decides
         return []
-    winner_s, theirs_s = verdict.winner.level_s or 0.0, library.level_s or 0.0
-
-    def would_win(t: Trial) -> bool:
-        mine_s = t.level_s or 0.0
-        ties = verdict.winner is library and mine_s <= theirs_s * (1 + effort.margin)
-        return mine_s * (1 + effort.margin) < winner_s or (ties and is_quick_to_call(t, library, effort.confidence))
-
-    able = [t for t in verdict.ranking if t not in (library, verdict.winner) and t.config not in verdict.slow_to_call]
-    return [t.config for t in sorted(able, key=lambda t: t.level_s or 0.0) if would_win(t)]
-
-
-def _race_again(state: Evaluation, configs: Sequence[Config]) -> None:
-    """Race some beside the library alone."""
-    if configs and state.incumbent is not None and not state.over:
-        cut_short = state.cut_short
-        state.evaluate([state.incumbent, *configs], anew=True)
-        state.cut_short = state.cut_short or cut_short
+    left = [t for t in verdict.ranking if t is not library and ratio_of_calls(t, library) is None]
+    able = [t for t in left if t is winner or may_serve(t, winner, library, effort.margin)]
+    return [t.config for t in sorted(able, key=lambda t: (t is not winner, t.level_s or 0.0))]
 
 
 def _time_beside(state: Evaluation, trials: Mapping[Config, Trial], asked: Sequence[Config]) -> str:

@@ -18,7 +18,7 @@ from tunesmith.evaluate import Evaluation
 from tunesmith.kernel import Clock
 from tunesmith.store import Store
 from tunesmith.subject import Effort, Subject
-from tunesmith.tune import of_calls, searching
+from tunesmith.tune import called_by, of_calls, searching
 
 #: Rivals of the Config in use. The winner under other versions is nearly always among the first few of before.
 BEST = 4
@@ -92,7 +92,8 @@ def refresh(
         before, config=winner.config, median_s=winner.outcome.median_s, runner_up=rival.config if rival else None,
         ratio=None if rival_s is None else rival_s / winner.outcome.median_s, ties=verdict.ties,
         measured_at=subject.exact if subject.exact != key.problem else None, within=verdict.within,
-        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=at, calls=of_calls(verdict, state),
+        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=at, called=called_by(verdict),
+        calls=of_calls(verdict, state),
     )  # fmt: skip
     store.put_choice(key, after, dict(key.soft))
     fate: Fate = "kept" if winner.config == before.config else "changed"

@@ -76,14 +76,28 @@ def known_choice(subject: Subject, store: Store, tables: Sequence[Tables], track
     if stored is not None and legal(subject, stored.choice.config, "the store"):
         stale = subject.key.stale(stored.soft)
         note = f"found under other versions ({'; '.join(stale)})" if stale else stored.choice.note
-        return as_checked(replace(stored.choice, track=track, source="store", note=note), subject)
+        known = replace(stored.choice, track=track, source="store", note=note)
+        return as_checked(_called_legally(known, subject, "the store"), subject)
     for table in tables:
         row = table.lookup(subject.key, subject.exact, subject.device)
         if row is not None and row.distance and subject.space.fault(row.config) is not None:
             continue  # a neighbour's may well not fit
         if row is not None and legal(subject, row.config, row.source):
-            return Choice(row.config, track, row.source, median_s=row.median_s, distance=row.distance, note=row.note)
+            made = Choice(
+                row.config, track, row.source, median_s=row.median_s, distance=row.distance, note=row.note,
+                called=row.called,
+            )  # fmt: skip
+            return _called_legally(made, subject, row.source)
     return None
+
+
+def _called_legally(choice: Choice, subject: Subject, source: str) -> Choice:
+    """Without what calls one by one are launched with, where the Space refuses that: then one Config serves all."""
+    called = choice.called
+    neighbours = bool(choice.distance) and called is not None and subject.space.fault(called) is not None
+    if called is None or (not neighbours and legal(subject, called, source)):
+        return choice
+    return replace(choice, called=None)
 
 
 def as_checked(choice: Choice, subject: Subject) -> Choice:

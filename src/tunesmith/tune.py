@@ -259,7 +259,11 @@ def _not_promising(effort: Effort) -> str:
 
 
 def _says_the_same(choice: Choice, verdict: Verdict, subject: Subject) -> bool:
-    same = choice.config == verdict.winner.config and choice.space == subject.space.digest and not choice.partial
+    same = (
+        (choice.config, choice.called) == (verdict.winner.config, called_by(verdict))
+        and choice.space == subject.space.digest
+        and not choice.partial
+    )
     return same and (not subject.check.identity or choice.checked == subject.check.identity)
 
 
@@ -312,17 +316,23 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
         measured_at=subject.exact if subject.exact != subject.key.problem else None,
         candidates=summary.counts, space=subject.space.digest, partial=partial, budget_s=budget_s,
         most=state.effort.candidates, launches=state.effort.launches, within=verdict.within,
-        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=state.at,
+        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=state.at, called=called_by(verdict),
         conditions=_conditions(winner.outcome, state.clock), checked=winner.checked,
         note="; ".join(filter(None, [*state.notes, instead])), calls=of_calls(verdict, state),
     )  # fmt: skip
 
 
+def called_by(verdict: Verdict) -> Config | None:
+    """Who serves calls one by one, where that is not the winner."""
+    called = verdict.called
+    return None if called is None or called is verdict.winner else called.config
+
+
 def of_calls(verdict: Verdict, state: Evaluation) -> str:
     """What calls of the Configs have decided, in words; or why it is not known what they take."""
     theirs = next((trial for trial in verdict.ranking if trial.config == state.incumbent), None)
-    slow = [trial for trial in verdict.ranking if trial.config in verdict.slow_to_call]
-    said = "" if theirs is None else about_calls(verdict.winner, theirs, slow, verdict.margin, repr)
+    called = verdict.called
+    said = "" if theirs is None or called is None else about_calls(called, verdict.winner, theirs, repr)
     return "; ".join(filter(None, [state.calls_note, said]))
 
 

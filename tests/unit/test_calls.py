@@ -1,4 +1,4 @@
-"""`choose(eager=True)`: who takes the library's place is slower neither on the GPU nor to call."""
+"""`choose(eager=True)`: in a graph who is fastest on the GPU serves, calls outside of one who is quickest to call."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ import tunesmith
 from tunesmith import Candidate, Config, Measured, Sample, Space, Trial, choose
 from tunesmith.calls import HOST_MATTERS_S
 from tunesmith.chooser import Chooser
-from tunesmith.core.outcome import Calls, trial_from_data, trial_to_data
-from tunesmith.errors import BadInput
+from tunesmith.core.outcome import Calls, choice_from_data, choice_to_data, trial_from_data, trial_to_data
+from tunesmith.errors import BadInput, TunesmithWarning
 from tunesmith.kernel import Run
 from tunesmith.measure.calls import copies
 from tunesmith.measure.pick import pick
 from tunesmith.store import default_store
+from tunesmith.tables.lines import entry_of
+from tunesmith.tables.native import NativeTable, from_store
 
 US = 1e-6
 LIBRARY = Config(by="torch")
@@ -62,9 +65,9 @@ def gpu(**us: float) -> Callable[[Config], float]:
     return lambda config: US * us[gemm(0, SPLIT=int(str(config["SPLIT"]))) if "SPLIT" in config else str(config["by"])]
 
 
-def made(clock: ScriptedClock, eager: bool = True, **more: Any) -> Chooser:
+def made(clock: ScriptedClock, eager: bool = True, name: str = "mm", **more: Any) -> Chooser:
     return choose(
-        "mm", {"torch": torch, "switched": switched, "gemm": GEMM}, args=["x"], key=["x"], clock=clock, eager=eager,
+        name, {"torch": torch, "switched": switched, "gemm": GEMM}, args=["x"], key=["x"], clock=clock, eager=eager,
         policy="search", isolate=False, **more,
     )  # fmt: skip
 
@@ -80,48 +83,77 @@ def test_in_a_graph_the_gpu_alone_counts() -> None:
     assert not clock.called
 
 
-def test_what_is_slower_to_call_is_out_and_a_tie_that_is_faster_to_call_wins() -> None:
-    mm = made(HostClock(SMALL, 0.001, calls_us=CALLS))
+def test_who_is_quickest_to_call_serves_calls_and_the_fastest_graphs() -> None:
+    mm = made(HostClock(SMALL, 0.001, calls_us={**CALLS, "gemm4": 7.0}))
     choice = mm.choice(1)
-    assert choice.config == Config(by="gemm", SPLIT=1)
-    assert choice.calls.startswith("as fast as Config(by='torch') on the GPU, called in 8.1 us where")
+    assert choice.config == Config(by="gemm", SPLIT=2)
+    assert choice.called == Config(by="gemm", SPLIT=4)
+    assert choice.calls.startswith(
+        "calls outside of a CUDA graph are Config(SPLIT=4, by='gemm')'s: called in 7.0 us, where"
+    )
     assert choice.candidates["failed"] == 0
+    assert choice.doubt == ""
+    assert mm(1) == "gemm4"  # nothing is captured
     lines = mm.scores(1).splitlines()
-    [split] = [line for line in lines if "SPLIT=2" in line]
-    assert split.endswith("called: 13.8 us, library 11.0: too slow")
-    [chosen] = [line for line in lines if "SPLIT=1" in line]
-    assert "chosen" in chosen
-    assert chosen.endswith("called: 8.1 us, library 11.0")
-    assert lines[-1] == "gemm serves (search): as fast as torch on the GPU, called in 8.1 us where torch takes 11.0"
+    [graphs] = [line for line in lines if "SPLIT=2" in line]
+    assert "chosen" in graphs
+    assert graphs.endswith("called: 13.8 us, library 11.0")
+    [calls] = [line for line in lines if "SPLIT=4" in line]
+    assert "for calls" in calls
+    assert calls.endswith("called: 7.0 us, library 11.0")
+    assert lines[-1] == (
+        "gemm serves (search): 2.00 times as fast as torch; calls outside of a CUDA graph are gemm's: called in "
+        "7.0 us, where gemm takes 13.8 and torch takes 11.0"
+    )
 
 
-def test_the_next_fastest_is_looked_at() -> None:
-    clock = HostClock(SMALL, 0.001, calls_us={**CALLS, "gemm4": 9.0})
-    mm = made(clock)
-    choice = mm.choice(1)
-    assert choice.config["SPLIT"] == 4
-    assert "is 1.25 times as fast on the GPU, but called in 13.8 us where Config(by='torch') takes 11.0" in choice.calls
-    assert "1.60 times as fast as torch; gemm is 1.25" in mm.scores(1)
-    assert choice.doubt == ""  # the one that is out is no rival
-
-
-def test_the_library_stays_where_everything_is_slower_to_call() -> None:
+def test_the_library_serves_calls_where_everything_is_slower_to_call() -> None:
     mm = made(HostClock(SMALL, 0.001, calls_us={**CALLS, "gemm1": 11.1}))
     choice = mm.choice(1)
+    assert choice.config["SPLIT"] == 2
+    assert choice.called == LIBRARY
+    assert mm(1) == "torch"
+    assert "calls outside of a CUDA graph are torch's: called in 11.0 us, where gemm takes 13.8" in mm.scores(1)
+
+
+def test_who_is_as_fast_as_the_library_may_serve_calls_however_fast_another_is() -> None:
+    choice = made(HostClock(SMALL, 0.001, calls_us=CALLS)).choice(1)
+    assert choice.config["SPLIT"] == 2
+    assert choice.called == Config(by="gemm", SPLIT=1)
+
+
+@pytest.mark.parametrize(("gemm1", "serves"), [(8.2, True), (11.9, True), (12.1, False)])
+def test_who_is_far_slower_on_the_gpu_serves_no_calls(gemm1: float, serves: bool) -> None:
+    seconds = gpu(torch=8.0, switched=8.0, gemm1=gemm1, gemm2=14.0, gemm4=15.0)
+    choice = made(HostClock(seconds, 0.001, calls_us={**CALLS, "torch": 14.0, "gemm1": 12.2})).choice(1)
     assert choice.config == LIBRARY
-    assert "is 2.00 times as fast on the GPU, but called in" in choice.calls
-    assert "the library's call stays, as gemm is 2.00 times as fast on the GPU, but called in 13.8 us" in mm.scores(1)
+    assert choice.called == (Config(by="gemm", SPLIT=1) if serves else None)
 
 
-@pytest.mark.parametrize("gemm1", [8.2, 9.0])
-def test_what_is_slower_on_the_gpu_is_not_chosen_for_its_calls(gemm1: float) -> None:
-    seconds = gpu(torch=8.0, switched=8.0, gemm1=gemm1, gemm2=4.0, gemm4=5.0)
-    assert made(HostClock(seconds, 0.001, calls_us=CALLS)).choice(1).config == LIBRARY
-
-
-def test_a_tie_stays_the_librarys_where_its_calls_are_not_bound_by_the_host() -> None:
+def test_one_serves_all_where_calls_are_not_bound_by_the_host() -> None:
     seconds = gpu(torch=8.0, switched=8.0, gemm1=8.0, gemm2=8.0, gemm4=8.0)
-    assert made(HostClock(seconds, 0.001, calls_us=dict.fromkeys(CALLS, 8.2))).choice(1).config == LIBRARY
+    choice = made(HostClock(seconds, 0.001, calls_us=dict.fromkeys(CALLS, 8.2))).choice(1)
+    assert choice.config == LIBRARY
+    assert choice.called is None
+    assert choice.calls == ""
+
+
+def test_of_calls_as_short_the_fastest_on_the_gpu_serve() -> None:
+    choice = made(HostClock(SMALL, 0.001, calls_us={**CALLS, "gemm1": 9.0, "gemm4": 9.1})).choice(1)
+    assert choice.called == Config(by="gemm", SPLIT=4)
+
+
+def test_graphs_that_are_captured_get_what_is_fastest_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = pytest.importorskip("torch")
+    captured = [False]
+    monkeypatch.setattr(library.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(library._C, "_cuda_isCurrentStreamCapturing", lambda: captured[0], raising=False)
+    mm = made(HostClock(SMALL, 0.001, calls_us=CALLS))
+    assert mm(1) == "gemm1"
+    captured[0] = True
+    assert mm(1) == "gemm2"
+    captured[0] = False
+    assert mm(1) == "gemm1"
 
 
 def test_long_kernels_are_left_alone() -> None:
@@ -130,16 +162,11 @@ def test_long_kernels_are_left_alone() -> None:
     assert not clock.called
 
 
-def test_where_the_library_is_fastest_nothing_is_called() -> None:
-    clock = HostClock(gpu(torch=8.0, switched=8.3, gemm1=9, gemm2=9, gemm4=9), 0.001, calls_us=CALLS)
-    assert made(clock).choice(1).config == LIBRARY
-    assert not clock.called
-
-
 def test_a_clock_that_counts_the_host_anyway_is_not_asked_twice() -> None:
     assert made(ScriptedClock(SMALL, 0.001)).choice(1).config["SPLIT"] == 2
     real = made(None, budget_s=5)  # type: ignore[arg-type]
     assert real.tune(1).choice is not None
+    assert real.choice(1).called is None
     assert all(trial.calls is None for trial in default_store().trials(real.key(1)))
 
 
@@ -151,7 +178,8 @@ def test_who_can_not_be_called_again_has_failed() -> None:
     mm = made(HostClock(SMALL, 0.001, calls_us=CALLS, wrong=wrong))
     summary = mm.tune(1)
     assert summary.choice is not None
-    assert summary.choice.config == LIBRARY
+    assert summary.choice.config["SPLIT"] == 2
+    assert summary.choice.called == LIBRARY
     assert {config["SPLIT"] for config, _ in summary.failures} == {1, 4}
 
 
@@ -179,7 +207,7 @@ def test_ctrl_c_passes_and_the_race_is_kept() -> None:
         mm.tune(1)
     assert len(default_store().trials(mm.key(1))) == 5
     clock.wrong, asked = lambda name: None, len(clock.asked)
-    assert mm.choice(1).config["SPLIT"] == 1
+    assert mm.choice(1).called == Config(by="gemm", SPLIT=1)
     assert Config(by="switched") not in clock.asked[asked:]  # what was measured is known
 
 
@@ -213,7 +241,7 @@ def test_launches_that_are_bounded_are_those_of_the_race() -> None:
     summary = made(clock).tune(1, launches=25)
     assert len(clock.asked) == 25
     assert summary.choice is not None
-    assert summary.choice.config in (LIBRARY, Config(by="gemm", SPLIT=1))
+    assert summary.choice.calls
 
 
 def test_copies_are_written_and_arguments_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +280,8 @@ def test_what_was_stored_without_it_is_called_when_it_is_tuned_again() -> None:
     after = made(clock)
     summary = after.tune(1)
     assert summary.choice is not None
-    assert summary.choice.config["SPLIT"] == 1
+    assert summary.choice.config["SPLIT"] == 2
+    assert summary.choice.called == Config(by="gemm", SPLIT=1)
     assert not clock.asked
     called = len(clock.called)
     assert after.tune(1).choice == replace(summary.choice, source="store")
@@ -261,22 +290,24 @@ def test_what_was_stored_without_it_is_called_when_it_is_tuned_again() -> None:
 
 def test_what_calls_take_does_not_count_where_it_is_not_asked_for() -> None:
     clock = HostClock(SMALL, 0.001, calls_us=CALLS)
-    assert made(clock).choice(1).config["SPLIT"] == 1
+    assert made(clock).choice(1).called == Config(by="gemm", SPLIT=1)
     in_graphs = made(clock, eager=False)
     summary = in_graphs.tune(1)
     assert summary.choice is not None
     assert summary.choice.config["SPLIT"] == 2
     assert summary.choice.calls == ""
+    assert summary.choice.called is None
     assert in_graphs.scores(1).endswith("gemm serves (store): 2.00 times as fast as torch")
 
 
-def test_a_refreshed_choice_is_no_slower_to_call_either() -> None:
+def test_a_refreshed_choice_says_anew_who_serves_calls() -> None:
     clock = HostClock(SMALL, 0.001, calls_us=CALLS)
     mm = made(clock)
-    assert mm.choice(1).config["SPLIT"] == 1
+    assert mm.choice(1).called == Config(by="gemm", SPLIT=1)
+    clock.calls_us = {**CALLS, "gemm4": 6.0}
     refreshed = mm.refresh(1, anyway=True)
     assert refreshed is not None
-    assert refreshed.after.config["SPLIT"] == 1
+    assert refreshed.after.called == Config(by="gemm", SPLIT=4)
     assert refreshed.fate == "kept"
 
 
@@ -285,7 +316,7 @@ def test_explain_says_what_calls_decided(capsys: pytest.CaptureFixture[str]) -> 
     mm.choice(1)
     mm.explain(1)
     said = " ".join(capsys.readouterr().out.split())
-    assert "calls as fast as Config(by='torch') on the GPU, called in 8.1 us" in said
+    assert "calls calls outside of a CUDA graph are Config(SPLIT=1, by='gemm')'s: called in 8.1 us" in said
 
 
 # --- by itself ---------------------------------------------------------------------------------------------
@@ -300,22 +331,56 @@ def trial(name: str, us: float, calls_us: float | None = None, n: int = 20, at: 
     return Trial(Config(by=name), Measured(samples), at="now", calls=calls)
 
 
-def won(*trials: Trial) -> str:
+def served(*trials: Trial) -> tuple[str, str]:
+    """(who serves graphs, who serves calls)."""
     verdict = pick(trials, incumbent=Config(by="torch"))
     assert verdict is not None
-    return str(verdict.winner.config["by"])
+    called = verdict.called or verdict.winner
+    return str(verdict.winner.config["by"]), str(called.config["by"])
 
 
 def test_the_rule() -> None:
     theirs = trial("torch", 8.0, 11.0)
-    assert won(theirs, trial("fast", 4.0, 11.05)) == "fast"
-    assert won(theirs, trial("fast", 4.0, 11.3)) == "torch"
-    assert won(theirs, trial("fast", 4.0)) == "torch"  # nobody knows
-    assert won(theirs, trial("fast", 4.0, 5.0, at="then")) == "torch"  # not beside it
-    assert won(theirs, trial("fast", 4.0, 5.0, first=100)) == "torch"
-    assert won(trial("torch", 8.0), trial("fast", 4.0, 50.0)) == "fast"
-    assert won(theirs, trial("tie", 8.01, 10.8)) == "torch"
-    assert won(theirs, trial("tie", 8.01, 10.0), trial("quick", 8.02, 9.0)) == "quick"
+    assert served(theirs, trial("fast", 4.0, 11.05)) == ("fast", "fast")
+    assert served(theirs, trial("fast", 4.0, 11.3)) == ("fast", "torch")
+    assert served(theirs, trial("fast", 4.0)) == ("fast", "torch")  # nobody knows
+    assert served(theirs, trial("fast", 4.0, 5.0, at="then")) == ("fast", "torch")  # not beside it
+    assert served(theirs, trial("fast", 4.0, 5.0, first=100)) == ("fast", "torch")
+    assert served(trial("torch", 8.0), trial("fast", 4.0, 50.0)) == ("fast", "fast")
+    assert served(theirs, trial("tie", 8.01, 10.95)) == ("torch", "torch")
+    assert served(theirs, trial("tie", 8.01, 10.0), trial("quick", 8.02, 9.0)) == ("torch", "quick")
+    assert served(theirs, trial("slow", 13.0, 9.0)) == ("torch", "torch")
+    assert served(theirs, trial("tie", 11.5, 9.0), trial("quick", 9.0, 9.1)) == ("torch", "quick")
+
+
+def test_who_serves_calls_is_stored_and_in_tables(tmp_path: Path) -> None:
+    mm = made(HostClock(SMALL, 0.001, calls_us=CALLS))
+    choice = mm.choice(1)
+    assert choice_from_data(choice_to_data(choice)) == choice
+    table = from_store(default_store(), "mm", mm.key(1).device)
+    table.write(tmp_path / "mm.json")
+    [entry] = NativeTable.read(tmp_path / "mm.json").rows.values()
+    assert entry.called == choice.called
+    elsewhere = made(HostClock(SMALL, 0.001, calls_us=CALLS), name="elsewhere")
+    elsewhere.use_table(replace(NativeTable.read(tmp_path / "mm.json"), kernel="elsewhere"))
+    with tunesmith.policy("lookup"):
+        assert elsewhere(1) == "gemm1"
+        assert elsewhere.choice(1).called == choice.called
+
+
+@pytest.mark.parametrize("called", [5, "SPLIT=1", [["SPLIT", 1]]])
+def test_a_row_whose_calls_make_no_sense_is_left_out(called: object) -> None:
+    with pytest.raises(ValueError, match="'called' is"):
+        entry_of({"config": {"by": "torch"}, "called": called})
+
+
+def test_calls_go_to_the_other_where_theirs_is_refused_or_does_not_load(tmp_path: Path) -> None:
+    mm = made(HostClock(SMALL, 0.001, calls_us=CALLS))
+    key, choice = mm.key(1), mm.choice(1)
+    default_store().put_choice(key, replace(choice, called=Config(by="gemm", SPLIT=3)), dict(key.soft))
+    again = made(HostClock(SMALL, 0.001, calls_us=CALLS))
+    with pytest.warns(TunesmithWarning, match="the store has .*SPLIT=3.*refuses"), tunesmith.policy("lookup"):
+        assert again(1) == "gemm2"
 
 
 def test_calls_are_stored_and_older_stores_are_read() -> None:

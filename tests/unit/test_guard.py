@@ -6,6 +6,7 @@ import json
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,19 @@ def test_static_finds_a_config_that_the_kernel_refuses(guard: Guard, target: str
     assert code == 1
     assert len(faults(said)) == 2
     assert "Config(block=65) is refused by the kernel's Space" in faults(said)[0]
+
+
+def test_static_finds_what_calls_one_by_one_would_be_refused(guard: Guard, target: str, tmp_path: Path) -> None:
+    table = table_of(kernel_of(target), {"n=8": Config(block=64), "n=9": Config(block=64)})
+    [first, second] = table.rows
+    rows = {
+        first: replace(table.rows[first], called=Config(block=66)),
+        second: replace(table.rows[second], called=table.rows[second].config),
+    }
+    replace(table, rows=rows).write(tmp_path / "t.json")
+    _, said = guard("--static", target, tmp_path / "t.json")
+    assert len(faults(said)) == 1
+    assert "Config(block=66) is refused by the kernel's Space" in faults(said)[0]
 
 
 def test_static_finds_a_table_of_another_source(guard: Guard, target: str, tmp_path: Path) -> None:

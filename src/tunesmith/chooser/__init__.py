@@ -20,6 +20,7 @@ from tunesmith.chooser.candidates import (
     Returning,
     returning,
 )
+from tunesmith.chooser.captured import ByCapture
 from tunesmith.chooser.numerics import Checked, WrongResult
 from tunesmith.chooser.scores import scores
 from tunesmith.chooser.settings import torch_settings
@@ -97,8 +98,8 @@ def choose(
         writes: arrays that every candidate writes in place, and returns in this order; so does the reference. They are
             put back before each launch of a search.
         eager: whether the operation is called from Python one by one, and not only in a CUDA graph: on a GPU what calls
-            take back to back is then measured too, where the library takes less than 100 µs. Who is slower to call
-            than the library is out; who is as fast on the GPU and clearly faster to call wins.
+            take back to back is then measured too, where the library takes less than 100 µs. Where they wait for the
+            host, two serve: in a graph who is fastest on the GPU, calls outside of one who is quickest to call.
 
     Raises:
         BadInput: for no candidates, a library that is none of them, a candidate with other arguments.
@@ -179,8 +180,17 @@ class Chooser(TunedKernel):
         return {t.config: t.outcome.median_s for t in trials if isinstance(t.outcome, Measured)}
 
     def _loaded(self, choice: Choice, subject: Subject, call: Call) -> tuple[Choice, Executable, bool]:
-        """Where what is known can't be compiled or loaded here (a table is of another machine, a library of another
-        version), the library's call, with a warning: it works without us."""
+        """What is known for graphs and for calls outside of them; where it can't be compiled or loaded here (a table is
+        of another machine, a library of another version), the library's call, with a warning: it works without us."""
+        used, executable, fresh = self._usable(choice, subject, call)
+        if choice.called is None or used is not choice:
+            return used, executable, fresh
+        beside, quick, _ = self._usable(replace(choice, config=choice.called), subject, call)
+        if beside.config != choice.called:
+            return replace(choice, called=None), executable, fresh
+        return choice, ByCapture.of(executable, quick), fresh
+
+    def _usable(self, choice: Choice, subject: Subject, call: Call) -> tuple[Choice, Executable, bool]:
         stays = self.alternatives.stays
         try:
             return super()._loaded(choice, subject, call)

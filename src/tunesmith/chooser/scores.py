@@ -32,9 +32,10 @@ def scores(
     """
     lines = _heading(operation, arguments)
     ranking = () if verdict is None else verdict.ranking
-    shown = [t for i, t in enumerate(ranking) if i < top or t.config in (library, choice.config)]
+    always = (library, choice.config, choice.called)
+    shown = [t for i, t in enumerate(ranking) if i < top or t.config in always]
     if shown:
-        lines += _rows(shown, choice, of, library, verdict.slow_to_call if verdict else ())
+        lines += _rows(shown, choice, of, library)
     if len(shown) < len(ranking):
         lines.append(f"  and {len(ranking) - len(shown)} slower ones")
     lines += _failures(trials, of)
@@ -60,9 +61,7 @@ def _strides(array: Any) -> tuple[int, ...]:
     return tuple(step // array.itemsize for step in array.strides)
 
 
-def _rows(
-    trials: Sequence[Trial], choice: Choice, of: Any, library: Config, slow: Sequence[Config]
-) -> list[str]:  # fmt: skip
+def _rows(trials: Sequence[Trial], choice: Choice, of: Any, library: Config) -> list[str]:
     """Candidate, microseconds with their spread, percent of the best, knobs; what calls take, where that is known."""
     theirs = next((trial.calls for trial in trials if trial.config == library), None)
     best_s = min(level for t in trials if (level := t.level_s) is not None)
@@ -73,10 +72,11 @@ def _rows(
         low, high = trial.outcome.spread_s
         median = trial.outcome.median_s
         mark = "chosen" if trial.config == choice.config else "library" if trial.config == library else ""
+        mark = "for calls" if trial.config == choice.called else mark
         knobs = ", ".join(f"{knob}={value}" for knob, value in own.items())
         spread = f"[{1e6 * low:.2f}, {1e6 * high:.2f}]"
         share = f"{best_s * trial.drift / median:.1%}"
-        calls = _calls(trial, theirs, trial.config == library, trial.config in slow)
+        calls = _calls(trial, theirs, trial.config == library)
         cells.append((name, f"{1e6 * median:.2f} us", spread, share, mark, knobs, calls))
     widths = [max(len(row[i]) for row in cells) for i in range(6)]
     sides = "<>>><<"
@@ -87,12 +87,12 @@ def _rows(
     ]  # fmt: skip
 
 
-def _calls(trial: Trial, library: Calls | None, is_library: bool, slow: bool) -> str:
-    """What a call takes back to back, beside the library's; and that it is out for it."""
+def _calls(trial: Trial, library: Calls | None, is_library: bool) -> str:
+    """What a call takes back to back, beside the library's."""
     if trial.calls is None or library is None:
         return ""
     said = f"called: {1e6 * trial.calls.median_s:.1f} us"
-    return said if is_library else f"{said}, library {1e6 * library.median_s:.1f}{': too slow' if slow else ''}"
+    return said if is_library else f"{said}, library {1e6 * library.median_s:.1f}"
 
 
 def _failures(trials: Sequence[Trial], of: Any) -> list[str]:
@@ -114,15 +114,12 @@ def _conclusion(verdict: Verdict | None, choice: Choice, of: Any, library: Confi
         return f"{name} serves ({choice.source}): {choice.note or 'nothing was measured'}"
     known = {trial.config: trial for trial in verdict.ranking}
     theirs, mine = known.get(library), known.get(choice.config)
-    slow = [known[config] for config in verdict.slow_to_call]
-    calls = about_calls(mine, theirs, slow, verdict.margin, lambda c: of(c)[0]) if mine and theirs else ""
+    called = None if choice.called is None else known.get(choice.called)
+    calls = about_calls(called, mine, theirs, lambda c: of(c)[0]) if mine and theirs and called else ""
     if choice.config == library:
-        return f"{name} serves ({choice.source}): the library's call stays, as " + (
-            calls or f"nothing is faster by more than {verdict.margin:.0%} beyond doubt"
-        )
-    if theirs is None or mine is None:
+        said = f"the library's call stays, as nothing is faster by more than {verdict.margin:.0%} beyond doubt"
+    elif theirs is None or mine is None:
         return f"{name} serves ({choice.source})"
-    if calls.startswith("as fast as"):
-        return f"{name} serves ({choice.source}): {calls}"
-    faster = f"{(theirs.level_s or 0.0) / (mine.level_s or math.inf):.2f} times as fast as {of(library)[0]}"
-    return f"{name} serves ({choice.source}): {'; '.join(filter(None, [faster, calls]))}"
+    else:
+        said = f"{(theirs.level_s or 0.0) / (mine.level_s or math.inf):.2f} times as fast as {of(library)[0]}"
+    return f"{name} serves ({choice.source}): {'; '.join(filter(None, [said, calls]))}"

@@ -203,6 +203,8 @@ class Choice:
         conditions: the device's clock while it was timed, and what held that back, where it can be read.
         checked: what its results were compared with: the reference's fingerprint, the tolerance; empty: unverified.
         note: anything else a reader should know (stale versions, why a search was not allowed).
+        called: what calls one by one are launched with, outside of a CUDA graph, where something else than `config`
+            makes the host wait less; `None` where `config` serves both.
         calls: what it had to do with it what calls take back to back, in words; empty where that decided nothing.
     """
 
@@ -228,6 +230,7 @@ class Choice:
     conditions: str = ""
     checked: str = ""
     note: str = ""
+    called: Config | None = None
     calls: str = ""
 
     def _repr_html_(self) -> str:
@@ -334,6 +337,7 @@ def choice_to_data(choice: Choice) -> dict[str, Any]:
         "conditions": choice.conditions,
         "checked": choice.checked,
         "note": choice.note,
+        **({} if choice.called is None else {"called": dict(choice.called)}),
         "calls": choice.calls,
     }
 
@@ -346,6 +350,7 @@ def choice_from_data(data: Mapping[str, Any]) -> Choice:
     """
     try:
         runner_up, measured_at, track = data.get("runner_up"), data.get("measured_at"), data["track"]
+        called = data.get("called")
         if track not in TRACKS:
             raise BadInput(unknown("track", track, TRACKS))
         return Choice(
@@ -373,6 +378,7 @@ def choice_from_data(data: Mapping[str, Any]) -> Choice:
             conditions=str(data.get("conditions", "")),
             checked=str(data.get("checked", "")),
             note=str(data.get("note", "")),
+            called=None if called is None else Config(called),
             calls=str(data.get("calls", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

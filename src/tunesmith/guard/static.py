@@ -47,6 +47,7 @@ class Stored:
     Attributes:
         problem: what was measured, where the row stands for a bucket.
         history: whether rows of earlier sources are kept beside it, which no call uses.
+        called: what calls outside of a CUDA graph use, where that is another one.
     """
 
     kernel: str
@@ -57,6 +58,7 @@ class Stored:
     soft: Mapping[str, str] = field(default_factory=dict[str, str])
     resources: Resources = field(default_factory=Resources)
     history: bool = False
+    called: Config | None = None
 
 
 def check(
@@ -144,6 +146,7 @@ def _of_table(path: Path) -> list[Stored]:
             row.config,
             table.of_row(row)[0],
             table.soft,
+            called=row.called,
         )
         for problem, row in table.rows.items()
     ]
@@ -158,7 +161,7 @@ def _of_store(path: Path) -> list[Stored]:
             resources = next((t.resources for t in reversed(entry.history) if t.config == choice.config), Resources())
             rows.append(Stored(
                 key.kernel, choice.measured_at or key.problem, key.device, choice.config, key.fingerprint,
-                entry.choice.soft, resources, history=True,
+                entry.choice.soft, resources, history=True, called=choice.called,
             ))  # fmt: skip
     return rows
 
@@ -232,16 +235,17 @@ def _of_row(path: str, kernel: TunedKernel, row: Stored) -> Iterator[Finding]:
     if space is None:
         yield Finding(path, f"{where}: its Space cannot be made: {_said(error)}")
         return
-    fault = _fault(space, row)
-    if fault:
-        yield Finding(path, f"{where}: {row.config!r} is refused by the kernel's Space: {fault}")
+    for config in [row.config] if row.called is None else [row.config, row.called]:
+        fault = _fault(space, config)
+        if fault:
+            yield Finding(path, f"{where}: {config!r} is refused by the kernel's Space: {fault}")
     limit, needs = device.shared_bytes_per_block, row.resources.shared_bytes
     if limit and needs and needs > limit:
         yield Finding(path, f"{where}: {row.config!r} needs {needs} bytes of shared memory, limit {limit}")
 
 
-def _fault(space: Space, row: Stored) -> str | None:
-    found, failure, error = attempt("load", lambda: space.fault(row.config) or "")
+def _fault(space: Space, config: Config) -> str | None:
+    found, failure, error = attempt("load", lambda: space.fault(config) or "")
     return f"a constraint failed: {_said(error)}" if failure is not None else found
 
 

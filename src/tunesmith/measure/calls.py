@@ -10,7 +10,7 @@ from typing import Any
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Calls, Failed, Trial
 from tunesmith.core.stats import SHORTEST_S, paired_ratio
-from tunesmith.core.stopping import CONFIDENCE, MARGIN
+from tunesmith.core.stopping import CONFIDENCE
 from tunesmith.measure.failure import attempt
 from tunesmith.measure.gpu_clock import L2_TIMES, USUAL_L2_BYTES
 from tunesmith.measure.memory import Twin, free_bytes, n_bytes, place_of, readable
@@ -28,8 +28,11 @@ ENOUGH = 3
 MOST_COPIES, COPIES_MAY_TAKE = 64, 0.25
 #: Where calls take so many times as long as the device does, they are bound by the host.
 HOST_BOUND = 1.05
-#: Calls that take this part of another's time are clearly faster.
-CLEARLY = 1 / 1.05
+#: Who serves calls one by one may take so many times as long on the device as the fastest: a program that keeps the GPU
+#: busy with other things waits for it.
+MOST_SLOWER = 1.5
+#: Of calls as short as each other, within this factor, those of the fastest on the device serve.
+AS_QUICK = 1.02
 
 
 def ratio_of_calls(
@@ -46,19 +49,38 @@ def ratio_of_calls(
     return paired_ratio([mine[r] for r in shared], [theirs[r] for r in shared], confidence)
 
 
-def is_slow_to_call(one: Trial, library: Trial, margin: float = MARGIN, confidence: float = CONFIDENCE) -> bool:
-    """Whether its calls take longer than the library's beyond doubt, and by more than the margin; or nobody knows,
-    where the library's are known."""
-    if library.calls is None:
-        return False
-    found = ratio_of_calls(one, library, confidence)
-    return found is None or (found[0] > 1 + margin and found[1] > 1)
+def quickest_to_call(
+    winner: Trial, library: Trial, trials: Sequence[Trial], margin: float, confidence: float = CONFIDENCE
+) -> Trial:
+    """Who is to serve calls one by one: the winner, unless calls of another take less time beyond doubt, and by more
+    than the margin.
+
+    Args:
+        winner: the fastest on the device. library: beside which calls were timed.
+        trials: all measured ones, fastest on the device first. Those that are slower than the library and, by far, than
+            the winner are left out.
+    """
+    timed = [t for t in trials if t is library or ratio_of_calls(t, library, confidence) is not None]
+    able = [
+        t for t in timed if t.calls is not None and (t in (library, winner) or may_serve(t, winner, library, margin))
+    ]
+    if library.calls is None or not able:
+        return winner
+    shortest_s = min(_calls_s(t) for t in able)
+    quick = min(
+        (t for t in able if _calls_s(t) <= AS_QUICK * shortest_s),
+        key=lambda t: (t is not winner, t.level_s or math.inf),
+    )
+    if quick is winner or winner not in timed:  # nobody knows what calls of the winner take
+        return quick
+    found = ratio_of_calls(quick, winner, confidence)
+    return quick if found is not None and found[0] < 1 / (1 + margin) and found[2] < 1 else winner
 
 
-def is_quick_to_call(one: Trial, library: Trial, confidence: float = CONFIDENCE) -> bool:
-    """Whether its calls are clearly faster than the library's, which are bound by the host."""
-    found = ratio_of_calls(one, library, confidence) if is_host_bound(library) else None
-    return found is not None and found[0] < CLEARLY and found[2] < 1
+def may_serve(one: Trial, winner: Trial, library: Trial, margin: float) -> bool:
+    """Whether it is fast enough on the device to serve calls that wait for the host."""
+    mine_s, best_s, librarys_s = (t.level_s or math.inf for t in (one, winner, library))
+    return mine_s <= max(MOST_SLOWER * best_s, (1 + margin) * librarys_s)
 
 
 def is_host_bound(trial: Trial) -> bool:
@@ -66,30 +88,23 @@ def is_host_bound(trial: Trial) -> bool:
     return trial.calls is not None and trial.level_s is not None and trial.calls.median_s > HOST_BOUND * trial.level_s
 
 
-def about_calls(
-    winner: Trial, library: Trial, slow: Sequence[Trial], margin: float, name: Callable[[Config], str]
-) -> str:  # fmt: skip
-    """What calls have decided, in words; empty where they were not timed, or decided nothing.
+def about_calls(called: Trial, winner: Trial, library: Trial, name: Callable[[Config], str]) -> str:
+    """What calls have decided, in words; empty where the winner serves them too, or they were not timed.
 
     Args:
-        slow: who was out for its calls, the fastest on the GPU first. name: of a Config, to people.
+        called: who serves them. name: of a Config, to people.
     """
-    theirs_s, mine_s = library.level_s, winner.level_s
-    if library.calls is None or theirs_s is None or mine_s is None:
+    if called.config == winner.config or called.calls is None:
         return ""
-    if winner.config != library.config and winner.calls is not None and theirs_s / mine_s <= 1 + margin:
-        return (
-            f"as fast as {name(library.config)} on the GPU, called in {_us(winner.calls)} us where "
-            f"{name(library.config)} takes {_us(library.calls)}"
-        )
-    ahead = [t for t in slow if t.calls is not None and t.level_s is not None and t.level_s * (1 + margin) < mine_s]
-    first = next(iter(ahead), None)
-    if first is None or first.calls is None or first.level_s is None:
-        return ""
-    return (
-        f"{name(first.config)} is {mine_s / first.level_s:.2f} times as fast on the GPU, but called in "
-        f"{_us(first.calls)} us where {name(library.config)} takes {_us(library.calls)}"
-    )
+    others = [t for t in dict.fromkeys((winner.config, library.config)) if t != called.config]
+    known = {t.config: t.calls for t in (winner, library) if t.calls is not None}
+    takes = " and ".join(f"{name(config)} takes {_us(known[config])}" for config in others if config in known)
+    said = f"calls outside of a CUDA graph are {name(called.config)}'s: called in {_us(called.calls)} us"
+    return f"{said}, where {takes}" if takes else said
+
+
+def _calls_s(trial: Trial) -> float:
+    return math.inf if trial.calls is None else trial.calls.median_s
 
 
 def _us(calls: Calls) -> str:

@@ -11,7 +11,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Measured, Resources, Trial
 from tunesmith.core.stats import median, paired_ratio, timer_step
 from tunesmith.core.stopping import APART, CONFIDENCE, MARGIN, SCREENS
-from tunesmith.measure.calls import is_quick_to_call, is_slow_to_call
+from tunesmith.measure.calls import quickest_to_call
 
 #: How a winner is picked: the cheapest of those as fast as the fastest, the fastest, the one with the least shared
 #: memory of those whose spread overlaps the fastest's.
@@ -34,10 +34,9 @@ class Verdict:
         margin, confidence: how much slower one may be to be as good, and how sure that is.
         within: with that confidence, no Config that was in the race to its end is faster than the winner by more than
             this part; `None` where the samples are too few to say.
-        slow_to_call: Configs whose calls take longer than those of what was in use, or were not timed: out, however
-            fast they are on the device.
         why: what decided between the winner and the fastest, in words; empty where it is the fastest.
         step_s: the timer's step where it shows in the winner's samples, as of `timer_step`.
+        called: who serves calls one by one, where their time is known: the winner, or who makes the host wait less.
     """
 
     winner: Trial
@@ -48,7 +47,7 @@ class Verdict:
     within: float | None = None
     why: str = ""
     step_s: float = 0.0
-    slow_to_call: tuple[Config, ...] = ()
+    called: Trial | None = None
 
     @property
     def doubt(self) -> str:
@@ -86,33 +85,27 @@ def pick(
         how: `cheapest` takes of the ties the one with the fewest resources. `fastest` takes the smallest median,
             `overlap` of those whose [p20, p80] overlaps the fastest's the fewest shared bytes, then the smaller median.
         incumbent: in use today: it stays, unless `how` is another, as long as nothing is faster beyond doubt and by
-            more than the margin. Where it is known what its calls take, the host's part counted, who is slower to call
-            is out; and where these are bound by the host, who ties with it and is clearly faster to call wins.
-        calls: whether what calls take counts where it is known; otherwise the device's time alone.
+            more than the margin.
+        calls: whether to say who serves calls one by one, where it is known what those of the incumbent take.
     """
     timed = [_Timed.of(trial) for trial in trials if isinstance(trial.outcome, Measured)]
     ranking = _ranked(timed)
     if not ranking:
         return None
     in_use = next((t for t in ranking if t.trial.config == incumbent and how == "cheapest"), None)
-    slow = [t for t in ranking if calls and in_use is not None and _is_slow(t, in_use, margin, confidence)]
-    able = [t for t in ranking if t not in slow]
-    fastest = _first_beside(in_use, able)
-    each = _each_of(fastest, able, confidence)
-    level = [t for t in able if t is fastest or t.ratio_to(fastest, each)[2] <= 1 + margin]
+    fastest = _first_beside(in_use, ranking)
+    each = _each_of(fastest, ranking, confidence)
+    level = [t for t in ranking if t is fastest or t.ratio_to(fastest, each)[2] <= 1 + margin]
     place = {trial.config: i for i, trial in enumerate(trials)}
     first = "number 1" if fastest is ranking[0] else "the fastest of those timed beside what was in use"
-    first = "the fastest of those that are not slower to call" if ranking[0] in slow else first
     winner, why = fastest, ""
     if how == "overlap":
         winner = min(_overlapping(ranking), key=lambda t: (t.trial.resources.shared_bytes or 0, t.level_s))
         why = "its spread overlaps that of number 1, and it takes less shared memory"
     elif how == "cheapest":
         if in_use is not None and not _beaten(in_use, fastest, margin, confidence):
-            winner = _quickest(in_use, able, margin, confidence) if calls else in_use
+            winner = in_use
             why = f"it was in use before, and {first} is not faster by more than {margin:.2%}"
-            if winner is not in_use:
-                why = "it is as fast as what was in use on the device, and its calls are clearly faster"
         else:
             winner = min(level, key=lambda t: (_cost(t.trial.resources), place[t.trial.config]))
             why = (
@@ -120,29 +113,14 @@ def pick(
                 "(shared memory, then registers, then threads; else it stands first in the space)"
             )
         if winner is fastest and winner is not in_use:
-            missing = "is slower to call" if ranking[0] in slow else "was not timed beside that"
-            why = f"it is faster beyond doubt than what was in use, and number 1 {missing}"
+            why = "it is faster beyond doubt than what was in use, and number 1 was not timed beside that"
+    ranked, called = tuple(t.trial for t in ranking), None
+    if calls and in_use is not None and in_use.trial.calls is not None:
+        called = quickest_to_call(winner.trial, in_use.trial, ranked, margin, confidence)
     return Verdict(
-        winner.trial, tuple(t.trial for t in ranking), tuple(t.trial.config for t in level if t is not winner),
-        margin, confidence, _within(winner, able, confidence), "" if winner is ranking[0] else why,
-        winner.step_s, tuple(t.trial.config for t in slow),
+        winner.trial, ranked, tuple(t.trial.config for t in level if t is not winner), margin, confidence,
+        _within(winner, ranking, confidence), "" if winner is ranking[0] else why, winner.step_s, called,
     )  # fmt: skip
-
-
-def _is_slow(one: _Timed, in_use: _Timed, margin: float, confidence: float) -> bool:
-    return one is not in_use and is_slow_to_call(one.trial, in_use.trial, margin, confidence)
-
-
-def _quickest(in_use: _Timed, able: Sequence[_Timed], margin: float, confidence: float) -> _Timed:
-    """Of those that tie with what is in use and are clearly faster to call the fastest to call, where there are any."""
-    ties = [
-        t
-        for t in able
-        if t is not in_use
-        and is_quick_to_call(t.trial, in_use.trial, confidence)
-        and t.ratio_to(in_use, confidence)[2] <= 1 + margin
-    ]
-    return min(ties, key=lambda t: t.trial.calls.median_s if t.trial.calls else math.inf, default=in_use)
 
 
 def _first_beside(in_use: _Timed | None, ranking: Sequence[_Timed]) -> _Timed:

@@ -274,7 +274,9 @@ class _Talk:
         measured = {t.config: t.outcome for t in (summary.trials if summary else ()) if isinstance(t.outcome, Measured)}
         median_s = measured[config].median_s if config in measured else None
         note = f"faster ones fail on other ranks: {'; '.join(refused)}"
-        instead = replace(choice, config=config, median_s=median_s, runner_up=None, ratio=None, ties=(), note=note)
+        instead = replace(
+            choice, config=config, median_s=median_s, runner_up=None, ratio=None, ties=(), called=None, note=note
+        )
         self._asked.store.put_choice(self._subject.key, instead, dict(self._subject.key.soft))
         return instead
 

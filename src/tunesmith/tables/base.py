@@ -21,6 +21,7 @@ class Row:
         distance: what separates the row from what was asked; empty for an exact hit.
         median_s: its time when it was measured, where the table tells.
         note: what a reader should know (made for another source or other versions).
+        called: what to launch where calls are made one by one, outside of a CUDA graph; `None`: the same.
     """
 
     config: Config
@@ -28,6 +29,7 @@ class Row:
     distance: str = ""
     median_s: float | None = None
     note: str = ""
+    called: Config | None = None
 
 
 class Tables(Protocol):

@@ -33,11 +33,13 @@ class Entry:
     Attributes:
         median_s: its time when it was measured.
         provenance: where it comes from (when it was found, on which exact Problem), for people.
+        called: for calls one by one, outside of a CUDA graph; `None`: the same.
     """
 
     config: Config
     median_s: float | None = None
     provenance: Mapping[str, str] = field(default_factory=dict[str, str])
+    called: Config | None = None
 
 
 def row_of(text: str, row: Any) -> tuple[Problem, Entry]:
@@ -62,7 +64,11 @@ def entry_of(row: Any) -> Entry:
     if median_s is not None and not (type(median_s) in (int, float) and 0 < median_s < math.inf):
         raise ValueError(f"'median_s' is {median_s!r}: a duration is finite and above 0")
     provenance = {str(name): str(value) for name, value in row.get("provenance", {}).items()}
-    return Entry(Config(row["config"]), None if median_s is None else float(median_s), provenance)
+    called = row.get("called")
+    if called is not None and not isinstance(called, dict):
+        raise ValueError(f"'called' is {called!r}, not knobs")
+    seconds = None if median_s is None else float(median_s)
+    return Entry(Config(row["config"]), seconds, provenance, None if called is None else Config(cast("Any", called)))
 
 
 class LineRows(Mapping[Problem, Entry]):

@@ -69,7 +69,8 @@ class NativeTable:
         entry = self.rows.get(key.problem)
         if entry is None:
             return None
-        row = Row(entry.config, f"table {self.path or '(in memory)'}", "", entry.median_s, self._note(key, entry))
+        source, note = f"table {self.path or '(in memory)'}", self._note(key, entry)
+        row = Row(entry.config, source, "", entry.median_s, note, entry.called)
         if len(self._served) >= SERVED:
             self._served.clear()
         self._served[asked] = (key.soft, row)
@@ -158,7 +159,8 @@ def _spell(value: object) -> str:
 
 
 def _entry_data(entry: Entry) -> dict[str, Any]:
-    more = {"median_s": entry.median_s, "provenance": dict(entry.provenance)}
+    called = None if entry.called is None else dict(entry.called)
+    more = {"called": called, "median_s": entry.median_s, "provenance": dict(entry.provenance)}
     return {"config": dict(entry.config), **{name: value for name, value in more.items() if value}}
 
 
@@ -261,4 +263,4 @@ def entry_of_choice(stored: StoredChoice) -> Entry:
     provenance = {"at": stored.at}
     if stored.choice.measured_at is not None:
         provenance["measured_at"] = stored.choice.measured_at.text
-    return Entry(stored.choice.config, stored.choice.median_s, provenance)
+    return Entry(stored.choice.config, stored.choice.median_s, provenance, stored.choice.called)
