@@ -192,8 +192,11 @@ def _forget() -> None:
 def _done(known: _Known, a: Any, b: Any, bias: Any) -> Any:
     if known.bare is not None:
         return known.bare(a, b)
-    if known.alignment is not None and known.alignment != _alignment(a, b, bias):
-        return _found(None, a, b, bias, *_asked(known.rest))
+    alignment = known.alignment
+    if alignment is not None:
+        addresses = a.data_ptr() | b.data_ptr() if bias is None else a.data_ptr() | b.data_ptr() | bias.data_ptr()
+        if (alignment or addresses & 15) and alignment != _alignment(a, b, bias):
+            return _found(None, a, b, bias, *_asked(known.rest))
     return known.launch(a, b, bias, *known.rest)
 
 

@@ -138,6 +138,13 @@ def test_one_serves_all_where_calls_are_not_bound_by_the_host() -> None:
     assert choice.calls == ""
 
 
+def test_those_that_were_called_in_other_rounds_are_compared_by_the_library() -> None:
+    theirs = replace(trial("torch", 8.0), calls=Calls(tuple([12 * US] * 10 + [24 * US] * 10), 0, "now"))
+    fast = trial("fast", 7.0, 12.5, first=0)
+    quick = trial("quick", 9.0, 21.0, first=10)  # on a host that takes twice as long by then
+    assert served(theirs, fast, quick) == ("fast", "quick")
+
+
 def test_of_calls_as_short_the_fastest_on_the_gpu_serve() -> None:
     choice = made(HostClock(SMALL, 0.001, calls_us={**CALLS, "gemm1": 9.0, "gemm4": 9.1})).choice(1)
     assert choice.called == Config(by="gemm", SPLIT=4)
@@ -148,6 +155,7 @@ def test_graphs_that_are_captured_get_what_is_fastest_on_the_gpu(monkeypatch: py
     captured = [False]
     monkeypatch.setattr(library.cuda, "is_available", lambda: True)
     monkeypatch.setattr(library._C, "_cuda_isCurrentStreamCapturing", lambda: captured[0], raising=False)
+    monkeypatch.setattr(library._C, "_cuda_getCurrentRawStream", lambda index: 77 * captured[0], raising=False)
     mm = made(HostClock(SMALL, 0.001, calls_us=CALLS))
     assert mm(1) == "gemm1"
     captured[0] = True

@@ -188,7 +188,8 @@ class Chooser(TunedKernel):
         beside, quick, _ = self._usable(replace(choice, config=choice.called), subject, call)
         if beside.config != choice.called:
             return replace(choice, called=None), executable, fresh
-        return choice, ByCapture.of(executable, quick), fresh
+        places = [place.rpartition(":")[2] for place in call.places if ":" in place]
+        return choice, ByCapture.of(executable, quick, int(places[0]) if places else 0), fresh
 
     def _usable(self, choice: Choice, subject: Subject, call: Call) -> tuple[Choice, Executable, bool]:
         stays = self.alternatives.stays

@@ -25,16 +25,23 @@ class ByCapture:
     resources: Resources
 
     @classmethod
-    def of(cls, in_graphs: Executable, outside: Executable) -> ByCapture:
-        """Of both, by torch's current stream; where no torch with a GPU is loaded, nothing is captured."""
+    def of(cls, in_graphs: Executable, outside: Executable, index: int) -> ByCapture:
+        """Of both, by torch's current stream; where no torch with a GPU is loaded, nothing is captured.
+
+        Args:
+            index: the GPU's.
+        """
         captured, called = in_graphs.launch, outside.launch
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available():
             return cls(in_graphs.config, called, outside.resources)
-        # Without the Python function around it, which takes as long again.
+        # Without the Python functions around them, which take as long again.
         capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
+        stream_of: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
 
         def launch(*args: Any) -> Any:
-            return (captured if capturing() else called)(*args)
+            if stream_of(index) and capturing():  # the default stream, 0, never is
+                return captured(*args)
+            return called(*args)
 
         return cls(in_graphs.config, launch, in_graphs.resources)

@@ -60,21 +60,22 @@ def quickest_to_call(
         trials: all measured ones, fastest on the device first. Those that are slower than the library and, by far, than
             the winner are left out.
     """
-    timed = [t for t in trials if t is library or ratio_of_calls(t, library, confidence) is not None]
-    able = [
-        t for t in timed if t.calls is not None and (t in (library, winner) or may_serve(t, winner, library, margin))
-    ]
-    if library.calls is None or not able:
+    if library.calls is None:
         return winner
-    shortest_s = min(_calls_s(t) for t in able)
+    # All by the library's calls, which are in every round: others may share none with each other.
+    found = {t.config: ratio_of_calls(t, library, confidence) for t in trials if t is not library}
+    taken = {library.config: (1.0, 1.0, 1.0), **{config: ratio for config, ratio in found.items() if ratio is not None}}
+    timed = [t for t in trials if t.config in taken]
+    able = [t for t in timed if t in (library, winner) or may_serve(t, winner, library, margin)]
+    shortest = min(taken[t.config][0] for t in able)
     quick = min(
-        (t for t in able if _calls_s(t) <= AS_QUICK * shortest_s),
+        (t for t in able if taken[t.config][0] <= AS_QUICK * shortest),
         key=lambda t: (t is not winner, t.level_s or math.inf),
     )
     if quick is winner or winner not in timed:  # nobody knows what calls of the winner take
         return quick
-    found = ratio_of_calls(quick, winner, confidence)
-    return quick if found is not None and found[0] < 1 / (1 + margin) and found[2] < 1 else winner
+    mine, winners = taken[quick.config], taken[winner.config]
+    return quick if mine[0] * (1 + margin) < winners[0] and mine[2] < winners[1] else winner
 
 
 def may_serve(one: Trial, winner: Trial, library: Trial, margin: float) -> bool:
@@ -101,10 +102,6 @@ def about_calls(called: Trial, winner: Trial, library: Trial, name: Callable[[Co
     takes = " and ".join(f"{name(config)} takes {_us(known[config])}" for config in others if config in known)
     said = f"calls outside of a CUDA graph are {name(called.config)}'s: called in {_us(called.calls)} us"
     return f"{said}, where {takes}" if takes else said
-
-
-def _calls_s(trial: Trial) -> float:
-    return math.inf if trial.calls is None else trial.calls.median_s
 
 
 def _us(calls: Calls) -> str:
