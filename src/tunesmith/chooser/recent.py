@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from torch.autograd import forward_ad
@@ -16,6 +16,9 @@ T = TypeVar("T")
 _dual: Any = forward_ad  # whose level is not in torch's own types
 #: what torch.compile asks of tensors before it uses what it has compiled; `None` in a torch that has it no more
 _Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+#: (guards, the call's other arguments, whether no tensor wants a gradient, a setting of torch's, its value, the policy,
+#: what is known)
+_Entry: TypeAlias = "tuple[Any, ...]"
 #: weights that are remembered, and kinds of calls of each
 _WEIGHTS, _KINDS = 16384, 8
 
@@ -29,17 +32,20 @@ class Recent(Generic[T]):
     """
 
     def __init__(self) -> None:
-        #: by identity: (guards, the call's other arguments, whether no tensor wants a gradient, a setting of torch's,
-        #: its value, the policy, what is known)
-        self._found: dict[int, tuple[tuple[Any, ...], ...]] = {}
+        #: by identity
+        self._found: dict[int, tuple[_Entry, ...]] = {}
         #: what came once
         self._once: dict[tuple[int, Hashable], None] = {}
+        #: By kind of call. A model has many weights of one kind: what is looked at for each of them is the same, and so
+        #: in the processor's caches, where guards of each weight's own take microseconds to come from memory.
+        self._kinds: dict[Hashable, tuple[_Entry]] = {}
         self._lock = Lock()
 
     def clear(self) -> None:
         with self._lock:
             self._found.clear()
             self._once.clear()
+            self._kinds.clear()
 
     def find(self, tensors: tuple[Any, ...], asked: object) -> T | None:
         """What is known of a call of tensors with these other arguments."""
@@ -77,14 +83,19 @@ class Recent(Generic[T]):
             if (where, name) not in self._once:
                 _keep(self._once, (where, name), None)
                 return
-        guards = _Guards(
-            *tensors, dynamic_dims_sizes=[list(one.shape) for one in tensors],
-            dynamic_dims_strides=[list(one.stride()) for one in tensors],
-        )  # fmt: skip
-        entry = guards.check, asked, ungraded, allowed, allowed(), scoped_policy.get(), known
+            kind = name, asked, known, tuple([(type(tensor), tensor.requires_grad) for tensor in tensors])
+            entries = self._kinds.get(kind)
+        if entries is None or not entries[0][0](*tensors) or entries[0][4] != allowed():
+            guards = _Guards(
+                *tensors, dynamic_dims_sizes=[list(one.shape) for one in tensors],
+                dynamic_dims_strides=[list(one.stride()) for one in tensors],
+            )  # fmt: skip
+            entries = ((guards.check, asked, ungraded, allowed, allowed(), scoped_policy.get(), known),)
         with self._lock:
             self._once.pop((where, name), None)
-            _keep(self._found, where, (entry, *self._found.get(where, ()))[:_KINDS])
+            _keep(self._kinds, kind, entries)
+            before = [one for one in self._found.get(where, ()) if one is not entries[0]]
+            _keep(self._found, where, (*entries, *before)[:_KINDS] if before else entries)
 
 
 def _keep(known: dict[Any, Any], name: Hashable, value: object) -> None:
