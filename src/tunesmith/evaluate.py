@@ -31,7 +31,7 @@ from tunesmith.subject import Effort, Subject, local_bench
 from tunesmith.turns import Turns
 from tunesmith.workers import compile_all
 
-#: Of a budget, the part that compiling may take before the race begins with what is there.
+#: Of a budget, the part that compiling and checking may take before the race begins with what is there.
 COMPILE_SHARE = 0.6
 #: First samples of candidates that are still being compiled are stored together: so much may be lost with the process.
 STORE_EVERY_S = 0.5
@@ -136,6 +136,11 @@ class Evaluation:
         return math.inf if self.deadline is None else self.deadline - kept_s - perf_counter()
 
     @property
+    def _for_the_race_s(self) -> float | None:
+        """Of what is left now, the part that belongs to the race."""
+        return None if self.deadline is None else (1 - COMPILE_SHARE) * self._left_s
+
+    @property
     def _has_raced(self) -> bool:
         """Whether a race is over."""
         return self._launches > 0
@@ -224,8 +229,20 @@ class Evaluation:
         """Compile what there is time for and race it; what was looked at."""
         seen: set[Config] = set()
         waiting: list[Executable] = []
+        for_the_race_s = self._for_the_race_s
         with self._race() as race, closing(self.compile(batch, seen)) as loaded:
+
+            def has_its_turn_later(config: Config) -> bool:
+                """Whether it is checked after the race of those that are in: of one sample each nothing is known."""
+                if for_the_race_s is None or self._left_s > for_the_race_s or race.candidates < 2:
+                    return False
+                if config != self.incumbent:
+                    seen.discard(config)
+                return config != self.incumbent
+
             for executable in loaded:
+                if has_its_turn_later(executable.config):
+                    continue
                 if not self.overlaps:
                     waiting.append(executable)
                     continue
@@ -235,7 +252,8 @@ class Evaluation:
             self.cut_short = True
             with self.alone():
                 for executable in waiting:
-                    self._admit(race, executable, race.enter)
+                    if not has_its_turn_later(executable.config):
+                        self._admit(race, executable, race.enter)
                 say(Racing(race.candidates))
                 race.run()
             self.cut_short = not race.ended
@@ -312,7 +330,7 @@ class Evaluation:
             seen: what was looked at is added to it.
         """
         stop, since = threading.Event(), perf_counter()
-        for_the_race_s = None if self.deadline is None else (1 - COMPILE_SHARE) * self._left_s
+        for_the_race_s = self._for_the_race_s
         say(Compiling(len(batch), self._turns))
         jobs = self._jobs(batch)
         with closing(compile_all(jobs, self.effort.jobs, stop=stop, turns=self._turns)) as compiled:

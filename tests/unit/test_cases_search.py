@@ -506,3 +506,27 @@ def test_a_kernel_that_calls_a_tuned_kernel_changes_with_it() -> None:
     source = "#include <stdint.h>\nvoid f(float *x, int64_t n, int64_t begin, int64_t end) { x[begin] = 1; }"
     assert make(source) == make(source + "\n// a comment")
     assert make(source) != make(source.replace("= 1", "= 2"))
+
+
+def test_a_budget_leaves_time_to_race_where_checking_takes_long() -> None:
+    launched: dict[int, int] = {}
+
+    def slow_at_first(x: Any, *, c: int) -> Any:
+        launched[c] = launched.get(c, 0) + 1
+        if launched[c] == 1:  # large results are compared with the reference's
+            time.sleep(0.02)
+        return x * 1.0
+
+    clock = ScriptedClock(lambda config: 2.0 if config["c"] == 0 else 1.0 + 0.01 * int(str(config["c"])), 0.001)
+    made = autotune(
+        space=Space(c=list(range(60))), clock=clock, reference=lambda x: x, isolate=False, version="checks",
+        default=Config(c=0),
+    )(slow_at_first)  # fmt: skip
+    summary = made.tune(X, budget_s=0.8)
+    assert summary.choice is not None
+    assert summary.choice.partial
+    best = next(trial for trial in summary.trials if trial.config == summary.choice.config)
+    assert isinstance(best.outcome, Measured)
+    assert len(best.outcome.samples) >= 3
+    assert summary.choice.config != Config(c=0)
+    assert summary.counts["untried"] > 0
