@@ -1,0 +1,86 @@
+"""`cluster_softmax`: softmax along long rows in CUDA C++, for NVIDIA GPUs from sm_90 on: each element is read once.
+
+Clusters of blocks share a row, which they hold in shared memory and registers. Imports neither torch nor what compiles
+CUDA until it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from tunesmith.api import autotune
+from tunesmith.core.config import Config
+from tunesmith.core.device import Device
+from tunesmith.core.model.work import ITEM_BYTES
+from tunesmith.core.problem import Problem
+from tunesmith.core.space import Space
+from tunesmith.errors import BadInput
+from tunesmith.kernels import row_softmax
+from tunesmith.kernels.rows.cluster import KNOBS, ClusterKernel, Layout, can_compile, has_clusters
+from tunesmith.tables import Packaged
+
+#: Pieces of a row that a thread holds: with fewer it waits more than it computes, with more it is long code.
+LEAST_SLOTS, MOST_SLOTS = 4, 24
+#: Shorter rows a program of `row_softmax` reads once, too, and fewer rows are split there into smaller parts.
+LEAST_N, LEAST_ROWS = 16384, 8
+
+
+def space(problem: Problem, device: Device) -> Space:
+    """Clusters whose blocks fit a multiprocessor; none on a chip without clusters."""
+    n, item = problem.dims["n"], ITEM_BYTES[str(problem["x.dtype"])]
+
+    def fits(config: Config) -> bool:
+        layout = Layout.of(n, item, config, device)
+        wanted = layout.slots <= MOST_SLOTS and (layout.slots >= LEAST_SLOTS or config["THREADS"] == 128)
+        return has_clusters(device) and layout.resident > 0 and wanted
+
+    def stays(config: Config) -> bool:
+        rows, layout = problem.dims["rows"], Layout.of(n, item, config, device)
+        return config["STAYS"] == 0 or 0 < layout.clusters(rows, config, device) < rows
+
+    return Space(
+        CLUSTER=[1, 2, 4, 8], THREADS=[128, 256, 512, 1024], REGISTERS=[0, 4], STAYS=[0, 1],
+    ).where(fits, "a row's part, in shared memory and registers of a multiprocessor").where(
+        stays, "clusters that stay: fewer than rows"
+    )  # fmt: skip
+
+
+def default(problem: Problem, device: Device) -> Config:
+    """Several blocks of a multiprocessor, so that some load while others compute and write.
+
+    Raises:
+        BadInput: where there is none: for a chip without clusters, and rows that no cluster holds.
+    """
+    legal = space(problem, device)
+    for config in _good():
+        if config in legal:
+            return config
+    found = next(iter(legal), None)
+    if found is None:
+        raise BadInput(
+            f"cluster_softmax({problem}): no cluster of {device.name} holds a row; good ones: chips from sm_90 on, and "
+            "rows that 8 blocks' shared memory holds. row_softmax takes any"
+        )
+    return found
+
+
+def _good() -> Iterator[Config]:
+    for threads, cluster in ((128, 8), (256, 8), (256, 4), (128, 4), (512, 8), (256, 2), (128, 2), (1024, 8)):
+        yield Config(CLUSTER=cluster, THREADS=threads, REGISTERS=0, STAYS=0)
+
+
+def applies(problem: Problem, device: Device) -> bool:
+    """Whether it may be the fastest, and can be compiled here."""
+    rows, n = cast(int, problem["rows"]), cast(int, problem["n"])
+    if not (n >= LEAST_N and rows >= LEAST_ROWS and has_clusters(device) and can_compile()):
+        return False
+    return next(iter(space(problem, device)), None) is not None
+
+
+kernel = autotune(
+    space=space, knobs=KNOBS, default=default, key=["rows", "n"], make_inputs=row_softmax.make_inputs,
+    reference=row_softmax.reference, policy="lookup", clock="graph",
+)(ClusterKernel())  # fmt: skip
+
+kernel.use_table(Packaged("tunesmith.kernels", "cluster_softmax", near=("rows",)))
