@@ -9,6 +9,8 @@
 // Rows may begin anywhere. The pieces are x's aligned ones; what lies ahead of the first and behind the last of them,
 // the row's ends, are of single threads of the last block.
 
+#include "words.cuh"
+
 #ifndef DTYPE
 #define DTYPE bfloat16
 #endif
@@ -33,61 +35,9 @@ constexpr int GROUP = 4, WARPS = THREADS / 32, TOLD = CLUSTER * WARPS;
 static_assert(THREADS % 32 == 0 && REGISTERS <= SLOTS && CLUSTER <= 8, "whole warps, portable clusters");
 constexpr float LOG2_E = 1.4426950408889634f;
 // Sums are by powers of what is this small at least: by less, or -inf, they would be NaN. A row of such elements only,
-// or of ones that are as large, has another way: see `wide`.
+// or of ones that are as large, has another way: see `alone`.
 constexpr float FAR = 1e38f;
 #define NONE __int_as_float(0xff800000)  // -inf
-
-typedef unsigned int Word;
-
-// --- elements: two or one in a word ---
-
-struct bfloat16 {
-    typedef unsigned short Item;
-    static constexpr Word NOTHING = 0xff80ff80u;
-    static __device__ float opened(Item item) { return __uint_as_float((Word)item << 16); }
-    static __device__ float opened(Word word, int i) { return __uint_as_float(i ? word & 0xffff0000u : word << 16); }
-    static __device__ Word larger(Word a, Word b) {
-        Word made;
-        asm("max.bf16x2 %0, %1, %2;" : "=r"(made) : "r"(a), "r"(b));
-        return made;
-    }
-    static __device__ Word closed(float low, float high) {
-        Word made;
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(made) : "f"(high), "f"(low));
-        return made;
-    }
-};
-
-struct float16 {
-    typedef unsigned short Item;
-    static constexpr Word NOTHING = 0xfc00fc00u;
-    static __device__ float opened(Item item) {
-        float made;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(made) : "h"(item));
-        return made;
-    }
-    static __device__ float opened(Word word, int i) { return opened((Item)(i ? word >> 16 : word)); }
-    static __device__ Word larger(Word a, Word b) {
-        Word made;
-        asm("max.f16x2 %0, %1, %2;" : "=r"(made) : "r"(a), "r"(b));
-        return made;
-    }
-    static __device__ Word closed(float low, float high) {
-        Word made;
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(made) : "f"(high), "f"(low));
-        return made;
-    }
-};
-
-struct float32 {
-    typedef unsigned int Item;
-    static constexpr Word NOTHING = 0xff800000u;
-    static __device__ float opened(Item item, int = 0) { return __uint_as_float(item); }
-    static __device__ Word larger(Word a, Word b) {
-        return __float_as_uint(fmaxf(__uint_as_float(a), __uint_as_float(b)));
-    }
-    static __device__ Word closed(float low, float) { return __float_as_uint(low); }
-};
 
 typedef DTYPE::Item Item;
 constexpr int IN_WORD = 4 / sizeof(Item), IN_PIECE = 4 * IN_WORD;
@@ -165,26 +115,23 @@ template <int FIRST, int END, int STEP, typename Body> __device__ __forceinline_
 
 // --- a row ---
 
-// A block's part of a row: `pieces` of 16 bytes from `x` on, which go to `y`; the thread's own element of the row's
-// ends is `end` elements from the row's begin, or there is none, and `end` is -1.
+// A thread's part of a row: a piece of 16 bytes from x on, which goes to y, and as many, THREADS pieces apart, as begin
+// ahead of `left` pieces. And one element of the row's ends, which is so far from the row's begin, or none: -1.
 struct Part {
     const Item *x;
     Item *y;
-    long long before_x, before_y;  // elements from the row's begin to x and y, negative: pointers of the row
-    int pieces, end;
+    int skipped, left, end;  // elements from the row's begin to x, pieces, elements
 };
 
 __device__ Part part_of(const Item *x, Item *y, int n, int rank) {
     const int ahead = min(n, (int)((16 - (unsigned long long)x % 16) % 16 / sizeof(Item)));
     const int pieces = (n - ahead) / IN_PIECE, share = (pieces + 8 * CLUSTER - 1) / (8 * CLUSTER) * 8;
-    const int first = min(rank * share, pieces), skipped = ahead + first * IN_PIECE;
-    int end = -1;
-    if (rank == CLUSTER - 1 && threadIdx.x < 2 * IN_PIECE) {
-        const int place = threadIdx.x, behind = ahead + pieces * IN_PIECE + place - IN_PIECE;
-        if (place < IN_PIECE) end = place < ahead ? place : -1;
-        else end = behind < n ? behind : -1;
-    }
-    return {x + skipped, y + skipped, -(long long)skipped, -(long long)skipped, min(share, pieces - first), end};
+    const int first = rank * share + threadIdx.x, skipped = ahead + first * IN_PIECE;
+    // Threads of the last block: the first ones' are ahead, the next ones' behind.
+    int end = threadIdx.x, most = ahead;
+    if (end >= IN_PIECE) end += ahead + (pieces - 1) * IN_PIECE, most = n;
+    if (rank < CLUSTER - 1 || threadIdx.x >= 2 * IN_PIECE || end >= most) end = -1;
+    return {x + skipped, y + skipped, skipped, min((rank + 1) * share, pieces) - first, end};
 }
 
 // Largest element, and the sum of powers of 2 of the elements' logarithms less `from`, which is of that.
@@ -194,7 +141,7 @@ struct Sum {
 
 __device__ float reference(float top) { return fmaxf(top, -FAR) * LOG2_E; }
 
-// What the warps of a cluster tell a block: by turns of the rows, and of `wide`, each time with a phase of its barrier.
+// What the warps of a cluster tell a block: by turns of the rows, and of `alone`, each time with a phase of its barrier.
 struct Told {
     float2 warps[TOLD];
     unsigned long long barrier;
@@ -256,21 +203,21 @@ __device__ Sum row_sum(Told &told, int phase, int rank, const Sum &mine) {
 
 __device__ void put(Item *to, float value) { *to = (Item)DTYPE::closed(value, 0); }
 
-// Softmax of a row whose largest element is so far from 0, or no number, that its logarithm's product with log2(e) may
-// be none: by differences, which are exact, from memory again.
-__device__ __noinline__ void wide(Part part, Told &told, int phase, int rank, float top) {
-    const Item *row = part.x + part.before_x;
-    Item *to = part.y + part.before_y;
-    const int elements = part.pieces * IN_PIECE;
-    float total = part.end < 0 ? 0 : power((DTYPE::opened(row[part.end]) - top) * LOG2_E);
-    for (int i = threadIdx.x; i < elements; i += THREADS) total += power((DTYPE::opened(part.x[i]) - top) * LOG2_E);
+// Softmax of a row element by element, from memory again, by differences, which are exact: where the largest element is so
+// far from 0, or no number, that its product with log2(e) may be none, and where y has no pieces where x has them.
+__device__ __noinline__ void alone(Part part, Told &told, int phase, int rank, float top) {
+    const Item *x = part.x - part.skipped;
+    Item *y = part.y - part.skipped;
+    // The block's elements: neighbours are of neighbouring threads.
+    const int begin = part.skipped - threadIdx.x * (IN_PIECE - 1), end = part.skipped + part.left * IN_PIECE;
+    auto exponential = [&](int i) { return power((DTYPE::opened(x[i]) - top) * LOG2_E); };
+    float total = part.end < 0 ? 0 : exponential(part.end), whole = 0;
+    for (int i = begin; i < end; i += THREADS) total += exponential(i);
     tell(told, phase, rank, 0, warp_sum(total));
-    float whole = 0;
     for (int i = threadIdx.x % 32; i < TOLD; i += 32) whole += told.warps[i].y;
     const float scale = 1 / warp_sum(whole);
-    if (part.end >= 0) put(to + part.end, power((DTYPE::opened(row[part.end]) - top) * LOG2_E) * scale);
-    for (int i = threadIdx.x; i < elements; i += THREADS)
-        put(part.y + i, power((DTYPE::opened(part.x[i]) - top) * LOG2_E) * scale);
+    if (part.end >= 0) put(y + part.end, exponential(part.end) * scale);
+    for (int i = begin; i < end; i += THREADS) put(y + i, exponential(i) * scale);
 }
 
 extern "C" __global__ void
@@ -282,30 +229,28 @@ cluster_softmax(const void *__restrict__ x, void *__restrict__ y, long long stri
     extern __shared__ Piece slots[];
     __shared__ Told told[3];
     const int rank = blockIdx.x % CLUSTER, clusters = gridDim.x / CLUSTER;
-    Piece own[REGISTERS > 0 ? REGISTERS : 1];
+    Piece own[REGISTERS > 0 ? REGISTERS : 1], *const mine = slots + threadIdx.x;
 
     auto part_at = [&](int row) {
         return part_of((const Item *)x + row * stride_x, (Item *)y + (long long)row * n, n, rank);
     };
     auto load = [&](auto number, const Part &part) {
         constexpr int I = decltype(number)::value;
-        const int place = I * THREADS + threadIdx.x;
-        const Piece *from = (const Piece *)part.x + place;
-        if constexpr (I < REGISTERS) {
-            own[I] = place < part.pieces ? read(from) : nothing();
-        } else {
-            Piece *to = slots + place - REGISTERS * THREADS;
-            if (place < part.pieces) copy(to, from);
-            else *to = nothing();
-        }
+        const Piece *from = (const Piece *)part.x + I * THREADS;
+        const bool there = I * THREADS < part.left;
+        if constexpr (I < REGISTERS) own[I] = there ? read(from) : nothing();
+        else if (there) copy(mine + (I - REGISTERS) * THREADS, from);
+        else mine[(I - REGISTERS) * THREADS] = nothing();
         if constexpr (I % GROUP == GROUP - 1 || I == SLOTS - 1) committed();
     };
     auto held = [&](auto number) {
         constexpr int I = decltype(number)::value;
         if constexpr (I < REGISTERS) return own[I];
-        else return slots[(I - REGISTERS) * THREADS + threadIdx.x];
+        else return mine[(I - REGISTERS) * THREADS];
     };
-    auto end_of = [&](const Part &part) { return part.end < 0 ? NONE : DTYPE::opened(part.x[part.before_x + part.end]); };
+    auto end_of = [&](const Part &part) {
+        return part.end < 0 ? NONE : DTYPE::opened(part.x[part.end - part.skipped]);
+    };
 
     if (CLUSTER > 1) {
         if (threadIdx.x == 0) {
@@ -314,15 +259,15 @@ cluster_softmax(const void *__restrict__ x, void *__restrict__ y, long long stri
         }
         begin();
     }
-    int row = blockIdx.x / CLUSTER, done = 0, wide_done = 0;
+    int row = blockIdx.x / CLUSTER, done = 0, alone_done = 0;
     Part part = part_at(min(row, rows - 1));
     float end = end_of(part);
     each<0, SLOTS, 1>([&](auto i) { load(i, part); });
     begun();
 
     for (; row < rows; row += clusters, done++) {
-        Sum mine = {end, reference(end), 0};
-        mine.total = power(end * LOG2_E - mine.from);
+        Sum sum = {end, reference(end), 0};
+        sum.total = power(end * LOG2_E - sum.from);
         each<0, SLOTS, GROUP>([&](auto first) {
             constexpr int FIRST = decltype(first)::value, END = FIRST + GROUP < SLOTS ? FIRST + GROUP : SLOTS;
             arrived<(SLOTS + GROUP - 1) / GROUP - 1 - FIRST / GROUP>();
@@ -333,7 +278,7 @@ cluster_softmax(const void *__restrict__ x, void *__restrict__ y, long long stri
                 #pragma unroll
                 for (int w = 0; w < 4; w++) most = DTYPE::larger(most, got[decltype(i)::value - FIRST].at[w]);
             });
-            const float top = fmaxf(mine.top, fmaxf(DTYPE::opened(most, 0), DTYPE::opened(most, IN_WORD - 1)));
+            const float top = fmaxf(sum.top, fmaxf(DTYPE::opened(most, 0), DTYPE::opened(most, IN_WORD - 1)));
             const float from = reference(top);
             float more[4] = {};
             #pragma unroll
@@ -343,9 +288,9 @@ cluster_softmax(const void *__restrict__ x, void *__restrict__ y, long long stri
                     #pragma unroll
                     for (int i = 0; i < IN_WORD; i++)
                         more[w] += power(fmaf(DTYPE::opened(got[p].at[w], i), LOG2_E, -from));
-            mine = {top, from, mine.total * power(mine.from - from) + ((more[0] + more[1]) + (more[2] + more[3]))};
+            sum = {top, from, sum.total * power(sum.from - from) + ((more[0] + more[1]) + (more[2] + more[3]))};
         });
-        const Sum whole = row_sum(told[done % 2], done / 2 % 2, rank, mine);
+        const Sum whole = row_sum(told[done % 2], done / 2 % 2, rank, sum);
 
         const bool more = row + clusters < rows;
         Part now = part;
@@ -354,35 +299,25 @@ cluster_softmax(const void *__restrict__ x, void *__restrict__ y, long long stri
             part = part_at(row + clusters);
             end = end_of(part);
         }
-        if (!(fabsf(whole.top) < FAR)) {
-            wide(now, told[2], wide_done++ % 2, rank, whole.top);
-            now.pieces = 0, now.end = -1;  // are written
+        if (!(fabsf(whole.top) < FAR) || (unsigned long long)now.y % 16 != 0) {
+            alone(now, told[2], alone_done++ % 2, rank, whole.top);
+            now.left = 0, now.end = -1;  // are written
         }
         const float scale = 1 / whole.total;
-        if (now.end >= 0)
-            put(now.y + now.before_y + now.end, power(fmaf(end_now, LOG2_E, -whole.from)) * scale);
-        const bool aligned = (unsigned long long)now.y % 16 == 0;
+        if (now.end >= 0) put(now.y - now.skipped + now.end, power(fmaf(end_now, LOG2_E, -whole.from)) * scale);
         each<0, SLOTS, 1>([&](auto i) {
-            const int place = decltype(i)::value * THREADS + threadIdx.x;
+            constexpr int I = decltype(i)::value;
             Piece piece = held(i);
             #pragma unroll
             for (int w = 0; w < 4; w++) {
-                const float low = power(fmaf(DTYPE::opened(piece.at[w], 0), LOG2_E, -whole.from)) * scale;
-                const float high =
-                    IN_WORD == 1 ? 0 : power(fmaf(DTYPE::opened(piece.at[w], IN_WORD - 1), LOG2_E, -whole.from)) * scale;
-                piece.at[w] = DTYPE::closed(low, high);
+                float value[2] = {};
+                #pragma unroll
+                for (int i = 0; i < IN_WORD; i++)
+                    value[i] = power(fmaf(DTYPE::opened(piece.at[w], i), LOG2_E, -whole.from)) * scale;
+                piece.at[w] = DTYPE::closed(value[0], value[1]);
             }
             if (more) load(i, part);
-            if (place < now.pieces) {
-                if (aligned) {
-                    write((Piece *)now.y + place, piece);
-                } else {
-                    Item *to = now.y + place * IN_PIECE;
-                    #pragma unroll
-                    for (int e = 0; e < IN_PIECE; e++)
-                        to[e] = (Item)(piece.at[e / IN_WORD] >> (e % IN_WORD * 8 * sizeof(Item) % 32));
-                }
-            }
+            if (I * THREADS < now.left) write((Piece *)now.y + I * THREADS, piece);
         });
     }
 }

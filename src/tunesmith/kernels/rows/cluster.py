@@ -30,7 +30,7 @@ KNOBS = ("CLUSTER", "THREADS", "REGISTERS", "STAYS")
 #: bytes that a thread holds at once, and of which a block of shared memory has so many for itself
 PIECE_BYTES, RESERVED_BYTES = 16, 1024
 #: registers of a thread beside the pieces that it holds in them
-WORKING = 56
+WORKING = 60
 
 
 def bindings() -> Mapping[str, str]:
