@@ -27,23 +27,26 @@ LEAST_N, LEAST_ROWS = 16384, 8
 
 
 def space(problem: Problem, device: Device) -> Space:
-    """Clusters whose blocks fit a multiprocessor; none on a chip without clusters."""
-    n, item = problem.dims["n"], ITEM_BYTES[str(problem["x.dtype"])]
+    """Clusters whose blocks fit a multiprocessor; none on a chip without clusters. So few that a search tries all."""
+    rows, n, item = problem.dims["rows"], problem.dims["n"], ITEM_BYTES[str(problem["x.dtype"])]
+
+    def layout(config: Config) -> Layout:
+        return Layout.of(n, item, config, device)
 
     def fits(config: Config) -> bool:
-        layout = Layout.of(n, item, config, device)
-        wanted = layout.slots <= MOST_SLOTS and (layout.slots >= LEAST_SLOTS or config["THREADS"] == 128)
-        return has_clusters(device) and layout.resident > 0 and wanted
+        slots = layout(config).slots
+        wanted = slots <= MOST_SLOTS and (slots >= LEAST_SLOTS or config["THREADS"] == 128)
+        return has_clusters(device) and layout(config).resident > 0 and wanted
+
+    def more(config: Config) -> bool:
+        return not config["REGISTERS"] or layout(config).resident > layout(config.replace(REGISTERS=0)).resident
 
     def stays(config: Config) -> bool:
-        rows, layout = problem.dims["rows"], Layout.of(n, item, config, device)
-        return config["STAYS"] == 0 or 0 < layout.clusters(rows, config, device) < rows
+        return not config["STAYS"] or layout(config).clusters(rows, config, device) < rows
 
-    return Space(
-        CLUSTER=[1, 2, 4, 8], THREADS=[128, 256, 512, 1024], REGISTERS=[0, 4], STAYS=[0, 1],
-    ).where(fits, "a row's part, in shared memory and registers of a multiprocessor").where(
-        stays, "clusters that stay: fewer than rows"
-    )  # fmt: skip
+    axes = Space(CLUSTER=[1, 2, 4, 8], THREADS=[128, 256, 512, 1024], REGISTERS=[0, 4], STAYS=[0, 1])
+    held = axes.where(fits, "a row's part, in shared memory and registers of a multiprocessor")
+    return held.where(more, "registers: where more blocks are resident so").where(stays, "fewer clusters than rows")
 
 
 def default(problem: Problem, device: Device) -> Config:
