@@ -88,7 +88,10 @@ class Layout:
     def clusters(self, rows: int, config: Config, device: Device) -> int:
         """How many are launched: one for each row, or no more than are resident, all with about as many rows."""
         cluster, _, _, stays = _knobs(config)
-        most = max(1, self.resident * device.units // cluster)
+        blocks = self.resident * device.units
+        # A cluster lies in one group of multiprocessors: a few places are left over in each. One cluster more than
+        # there is room for would take as long again as all others.
+        most = max(1, blocks * 15 // 16 // cluster if cluster > 1 else blocks)
         return -(-rows // -(-rows // most)) if stays and rows else rows
 
 
