@@ -257,6 +257,7 @@ cluster_softmax(const void *__restrict__ x, void *__restrict__ y, long long stri
             for (int i = 0; i < 3; i++) make(told[i]);
             asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
+        __syncwarp();
         begin();
     }
     int row = blockIdx.x / CLUSTER, done = 0, alone_done = 0;
