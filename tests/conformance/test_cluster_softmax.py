@@ -64,6 +64,15 @@ def test_a_default_is_of_its_space_and_every_config_holds_a_row(dtype: str) -> N
                 assert blocks == rows * config["CLUSTER"]
 
 
+def test_a_row_is_held_by_as_few_small_blocks_as_hold_it_unless_rows_are_few() -> None:
+    for rows, n, blocks, threads in (
+        (4096, 16384, 1, 128), (2048, 32000, 2, 128), (1024, 50257, 4, 128), (512, 128256, 8, 128),
+        (256, 151936, 8, 128), (16, 32000, 8, 128), (100, 300000, 8, 256),
+    ):  # fmt: skip
+        expected = Config(CLUSTER=blocks, THREADS=threads, REGISTERS=0, STAYS=0)
+        assert cluster_softmax.default(problem(rows, n), H200) == expected
+
+
 def test_chips_without_clusters_and_rows_that_no_cluster_holds_have_no_config() -> None:
     for device, asked in [*((one, problem(512, 128256)) for one in NO_CLUSTERS), (H200, problem(8, 10**6, "float32"))]:
         assert list(cluster_softmax.space(asked, device)) == []

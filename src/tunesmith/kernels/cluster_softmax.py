@@ -6,7 +6,7 @@ CUDA until it is called.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from itertools import product
 from typing import cast
 
 from tunesmith.api import autotune
@@ -21,7 +21,7 @@ from tunesmith.kernels.rows.cluster import KNOBS, ClusterKernel, Layout, can_com
 from tunesmith.tables import Packaged
 
 #: Pieces of a row that a thread holds: with fewer it waits more than it computes, with more it is long code.
-LEAST_SLOTS, MOST_SLOTS = 4, 24
+LEAST_SLOTS, USUAL_SLOTS, MOST_SLOTS = 4, 20, 24
 #: Shorter rows a program of `row_softmax` reads once, too, and fewer rows are split there into smaller parts.
 LEAST_N, LEAST_ROWS = 16384, 8
 
@@ -50,14 +50,18 @@ def space(problem: Problem, device: Device) -> Space:
 
 
 def default(problem: Problem, device: Device) -> Config:
-    """Several blocks of a multiprocessor, so that some load while others compute and write.
+    """Small blocks, several of a multiprocessor, so that some load while others compute and write; as few of them for a
+    row as hold it, unless rows are few.
 
     Raises:
         BadInput: where there is none: for a chip without clusters, and rows that no cluster holds.
     """
+    rows, n, item = problem.dims["rows"], problem.dims["n"], ITEM_BYTES[str(problem["x.dtype"])]
     legal = space(problem, device)
-    for config in _good():
-        if config in legal:
+    for threads, cluster in product((128, 256, 512, 1024), (1, 2, 4, 8)):
+        config = Config(CLUSTER=cluster, THREADS=threads, REGISTERS=0, STAYS=0)
+        spread = cluster == 8 or rows * cluster >= 2 * device.units
+        if spread and Layout.of(n, item, config, device).slots <= USUAL_SLOTS and config in legal:
             return config
     found = next(iter(legal), None)
     if found is None:
@@ -66,11 +70,6 @@ def default(problem: Problem, device: Device) -> Config:
             "rows that 8 blocks' shared memory holds. row_softmax takes any"
         )
     return found
-
-
-def _good() -> Iterator[Config]:
-    for threads, cluster in ((128, 8), (256, 8), (256, 4), (128, 4), (512, 8), (256, 2), (128, 2), (1024, 8)):
-        yield Config(CLUSTER=cluster, THREADS=threads, REGISTERS=0, STAYS=0)
 
 
 def applies(problem: Problem, device: Device) -> bool:

@@ -7,7 +7,7 @@
 // cluster that goes on to another row asks for its pieces as it is done with those of this one.
 //
 // Rows may begin anywhere. The pieces are x's aligned ones; what lies ahead of the first and behind the last of them,
-// the row's ends, are of single threads of the last block.
+// the row's ends, are of single threads of the last block. Where y's are elsewhere, rows are read again: see `alone`.
 
 #include "words.cuh"
 
@@ -206,18 +206,29 @@ __device__ void put(Item *to, float value) { *to = (Item)DTYPE::closed(value, 0)
 // Softmax of a row element by element, from memory again, by differences, which are exact: where the largest element is so
 // far from 0, or no number, that its product with log2(e) may be none, and where y has no pieces where x has them.
 __device__ __noinline__ void alone(Part part, Told &told, int phase, int rank, float top) {
-    const Item *x = part.x - part.skipped;
-    Item *y = part.y - part.skipped;
+    const Item *__restrict__ const x = part.x - part.skipped;
+    Item *__restrict__ const y = part.y - part.skipped;
     // The block's elements: neighbours are of neighbouring threads.
     const int begin = part.skipped - threadIdx.x * (IN_PIECE - 1), end = part.skipped + part.left * IN_PIECE;
-    auto exponential = [&](int i) { return power((DTYPE::opened(x[i]) - top) * LOG2_E); };
-    float total = part.end < 0 ? 0 : exponential(part.end), whole = 0;
-    for (int i = begin; i < end; i += THREADS) total += exponential(i);
+    auto exponential = [&](float element) { return power((element - top) * LOG2_E); };
+    auto over = [&](auto done) {  // several at once: each is waited for
+        constexpr int MANY = 4;
+        for (int i = begin; i < end; i += MANY * THREADS) {
+            float got[MANY];
+            #pragma unroll
+            for (int j = 0; j < MANY; j++) got[j] = i + j * THREADS < end ? DTYPE::opened(x[i + j * THREADS]) : NONE;
+            #pragma unroll
+            for (int j = 0; j < MANY; j++) done(i + j * THREADS, exponential(got[j]));
+        }
+    };
+    const float mine = part.end < 0 ? 0 : exponential(DTYPE::opened(x[part.end]));
+    float total = mine, whole = 0;
+    over([&](int i, float value) { total += i < end ? value : 0; });
     tell(told, phase, rank, 0, warp_sum(total));
     for (int i = threadIdx.x % 32; i < TOLD; i += 32) whole += told.warps[i].y;
     const float scale = 1 / warp_sum(whole);
-    if (part.end >= 0) put(y + part.end, exponential(part.end) * scale);
-    for (int i = begin; i < end; i += THREADS) put(y + i, exponential(i) * scale);
+    if (part.end >= 0) put(y + part.end, mine * scale);
+    over([&](int i, float value) { if (i < end) put(y + i, value * scale); });
 }
 
 extern "C" __global__ void
