@@ -52,24 +52,19 @@ def test_a_default_is_of_its_space_and_every_config_holds_a_row(dtype: str) -> N
         assert 1 <= space.size <= 24, "a search tries all"
         for config in space:
             layout = Layout.of(n, item, config, H200)
-            threads, blocks = config["THREADS"], layout.clusters(rows, config, H200) * config["CLUSTER"]
+            threads = config["THREADS"]
             assert layout.slots * threads * config["CLUSTER"] * 16 >= n * item // 16 * 16
             assert layout.shared_bytes < H200.shared_bytes_per_block
             assert layout.resident * (layout.shared_bytes + 1024) <= H200.shared_bytes_per_unit
             assert layout.resident * threads <= H200.threads_per_unit
-            if config["STAYS"]:
-                assert blocks <= layout.resident * H200.units
-                assert blocks < rows * config["CLUSTER"]
-            else:
-                assert blocks == rows * config["CLUSTER"]
 
 
 def test_a_row_is_held_by_as_few_small_blocks_as_hold_it_unless_rows_are_few() -> None:
     for rows, n, blocks, threads in (
-        (4096, 16384, 1, 128), (2048, 32000, 2, 128), (1024, 50257, 4, 128), (512, 128256, 8, 128),
-        (256, 151936, 8, 128), (16, 32000, 8, 128), (100, 300000, 8, 256),
+        (4096, 16384, 2, 128), (2048, 32000, 4, 128), (1024, 50257, 8, 128), (512, 128256, 8, 256),
+        (256, 151936, 8, 256), (16, 32000, 8, 128), (100, 300000, 8, 512),
     ):  # fmt: skip
-        expected = Config(CLUSTER=blocks, THREADS=threads, REGISTERS=0, STAYS=0)
+        expected = Config(CLUSTER=blocks, THREADS=threads, REGISTERS=0)
         assert cluster_softmax.default(problem(rows, n), H200) == expected
 
 
@@ -88,8 +83,8 @@ def ways(rows: int, n: int, device: Device) -> set[Any]:
 
 def test_softmax_chooses_it_where_rows_are_long_on_chips_with_clusters() -> None:
     both = {"torch", "row_softmax"}
-    assert ways(512, 128256, H200) == {*both, "cluster_softmax"} == ways(16, 16384, known_device("NVIDIA B200"))
-    assert ways(512, 8192, H200) == ways(1, 128256, H200) == both
+    assert ways(512, 128256, H200) == {*both, "cluster_softmax"} == ways(16, 8192, known_device("NVIDIA B200"))
+    assert ways(512, 8191, H200) == ways(1, 128256, H200) == both
     assert ways(512, 128256, NO_CLUSTERS[0]) == ways(512, 128256, NO_CLUSTERS[-1]) == both
     chooser = ops.rows.chooser("softmax", "cuda")
     assert chooser.declared.default_for("softmax_gpu", problem(512, 128256), H200)["by"] == "torch"
@@ -125,10 +120,10 @@ print([name for name in sys.modules if name.startswith("cuda.bindings.nvrtc")])
 @pytest.mark.parametrize(
     ("dtype", "n", "config"),
     [
-        ("bfloat16", 128256, Config(CLUSTER=8, THREADS=128, REGISTERS=0, STAYS=0)),
-        ("bfloat16", 151936, Config(CLUSTER=4, THREADS=256, REGISTERS=4, STAYS=1)),
-        ("float16", 50257, Config(CLUSTER=1, THREADS=512, REGISTERS=0, STAYS=0)),
-        ("float32", 128257, Config(CLUSTER=4, THREADS=1024, REGISTERS=0, STAYS=1)),
+        ("bfloat16", 128256, Config(CLUSTER=8, THREADS=128, REGISTERS=0)),
+        ("bfloat16", 151936, Config(CLUSTER=4, THREADS=256, REGISTERS=4)),
+        ("float16", 50257, Config(CLUSTER=1, THREADS=512, REGISTERS=0)),
+        ("float32", 128257, Config(CLUSTER=4, THREADS=1024, REGISTERS=0)),
     ],
 )
 def test_configs_compile_for_an_h200_and_spill_nothing(dtype: str, n: int, config: Config) -> None:
@@ -165,27 +160,25 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     monkeypatch.setattr(cpu, "gpu_at", lambda index: H200)
     monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: Matrix(*shape, shape[1], dtype))
     with fake_gpu(monkeypatch) as fake:
-        fake.takes("cluster_softmax", 5)
+        fake.takes("cluster_softmax", 4)
         yield fake
 
 
 def test_a_launch_has_the_rows_the_distance_and_memory_for_what_a_block_holds(gpu: FakeDriver) -> None:
-    for rows, config, clusters in (
-        (300, Config(CLUSTER=8, THREADS=128, REGISTERS=0, STAYS=0), 300),
-        (300, Config(CLUSTER=8, THREADS=128, REGISTERS=4, STAYS=1), 75),  # in four turns: 99 are resident
-    ):
+    rows = 300
+    for config in (Config(CLUSTER=8, THREADS=128, REGISTERS=0), Config(CLUSTER=4, THREADS=256, REGISTERS=4)):
         x = Matrix(rows, 128256, 128300, torch.bfloat16)
         args = x, rows, 128256
         bound = KERNEL.kernel.for_call(args)
         assert bound == KERNEL.kernel.for_call(args)
         y = bound.load(config, Problem({}), None).launch(*args)
         launch = gpu.launches[-1]
-        assert (launch.grid, launch.block) == ((8 * clusters, 1, 1), (128, 1, 1))
-        assert launch.shared_bytes == 16 * 128 * (16 - config["REGISTERS"])
+        assert (launch.grid, launch.block) == ((config["CLUSTER"] * rows, 1, 1), (config["THREADS"], 1, 1))
+        assert launch.shared_bytes == 16 * config["THREADS"] * (16 - config["REGISTERS"])
         assert ("MAX_DYNAMIC_SHARED_SIZE_BYTES", launch.shared_bytes) in gpu.attributes
         assert [launch.read(i, ctypes.c_uint64) for i in range(2)] == [x.data_ptr(), y.data_ptr()]
         assert launch.read(2, ctypes.c_int64) == 128300
-        assert [launch.read(i, ctypes.c_int32) for i in (3, 4)] == [rows, 128256]
+        assert launch.read(3, ctypes.c_int32) == 128256
 
 
 def test_nothing_is_launched_for_what_is_empty(gpu: FakeDriver) -> None:

@@ -3,8 +3,9 @@
 // A cluster of CLUSTER blocks shares a row. Each element is read once: a thread keeps SLOTS pieces of 16 bytes of the
 // row, the first REGISTERS of them in registers, the others in shared memory, where nobody else reads them: a copy into
 // a piece of its own needs no barrier. While pieces arrive a thread keeps the largest element and the sum of powers of
-// those that have; all warps of the cluster tell these to all of its blocks, and then each block writes its part. A
-// cluster that goes on to another row asks for its pieces as it is done with those of this one.
+// those that have; all warps of the cluster tell these to all of its blocks, and then each block writes its part. Several
+// blocks of a multiprocessor do so at once: some load while others compute and write. (Clusters that stay, and ask for the
+// next row's pieces as they write this one's, were 3 to 9 % slower on an H200.)
 //
 // Rows may begin anywhere. The pieces are x's aligned ones; what lies ahead of the first and behind the last of them,
 // the row's ends, are of single threads of the last block. Where y's are elsewhere, rows are read again: see `alone`.
@@ -66,7 +67,7 @@ __device__ Piece read(const Piece *from) {
 }
 
 __device__ void copy(Piece *to, const Piece *from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 
 __device__ void committed() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -75,7 +76,7 @@ __device__ void committed() { asm volatile("cp.async.commit_group;" ::: "memory"
 template <int LATER> __device__ void arrived() { asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory"); }
 
 __device__ void write(Piece *to, const Piece &piece) {
-    asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(piece.at[0]), "r"(piece.at[1]),
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(piece.at[0]), "r"(piece.at[1]),
                  "r"(piece.at[2]), "r"(piece.at[3]) : "memory");
 }
 
@@ -141,7 +142,7 @@ struct Sum {
 
 __device__ float reference(float top) { return fmaxf(top, -FAR) * LOG2_E; }
 
-// What the warps of a cluster tell a block: by turns of the rows, and of `alone`, each time with a phase of its barrier.
+// What the warps of a cluster tell a block: once, with a barrier of its own.
 struct Told {
     float2 warps[TOLD];
     unsigned long long barrier;
@@ -151,9 +152,8 @@ __device__ void make(Told &told) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&told.barrier)) : "memory");
 }
 
-// A warp's numbers to every block of the cluster, and wait for those of all warps. A warp's next numbers say that it has
-// read these: with two in turns none is written over that is still read.
-__device__ void tell(Told &told, int phase, int rank, float a, float b) {
+// A warp's numbers to every block of the cluster, and wait for those of all warps.
+__device__ void tell(Told &told, int rank, float a, float b) {
     const int lane = threadIdx.x % 32;
     float2 *mine = told.warps + rank * WARPS + threadIdx.x / 32;
     if (CLUSTER == 1) {
@@ -179,13 +179,13 @@ __device__ void tell(Told &told, int phase, int rank, float a, float b) {
                  "again:\n"
                  "    mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                  "    @!done bra again;\n"
-                 "}" ::"r"(barrier), "r"(phase) : "memory");
+                 "}" ::"r"(barrier), "n"(0) : "memory");
 }
 
 // The row's Sum from those of its warps: the same in every thread of the cluster.
-__device__ Sum row_sum(Told &told, int phase, int rank, const Sum &mine) {
+__device__ Sum row_sum(Told &told, int rank, const Sum &mine) {
     const float top = warp_largest(mine.top);
-    tell(told, phase, rank, top, warp_sum(mine.total * power(mine.from - reference(top))));
+    tell(told, rank, top, warp_sum(mine.total * power(mine.from - reference(top))));
     float2 got[(TOLD + 31) / 32];
     float most = NONE, total = 0;
     #pragma unroll
@@ -205,7 +205,7 @@ __device__ void put(Item *to, float value) { *to = (Item)DTYPE::closed(value, 0)
 
 // Softmax of a row element by element, from memory again, by differences, which are exact: where the largest element is so
 // far from 0, or no number, that its product with log2(e) may be none, and where y has no pieces where x has them.
-__device__ __noinline__ void alone(Part part, Told &told, int phase, int rank, float top) {
+__device__ __noinline__ void alone(Part part, Told &told, int rank, float top) {
     const Item *__restrict__ const x = part.x - part.skipped;
     Item *__restrict__ const y = part.y - part.skipped;
     // The block's elements: neighbours are of neighbouring threads.
@@ -224,7 +224,7 @@ __device__ __noinline__ void alone(Part part, Told &told, int phase, int rank, f
     const float mine = part.end < 0 ? 0 : exponential(DTYPE::opened(x[part.end]));
     float total = mine, whole = 0;
     over([&](int i, float value) { total += i < end ? value : 0; });
-    tell(told, phase, rank, 0, warp_sum(total));
+    tell(told, rank, 0, warp_sum(total));
     for (int i = threadIdx.x % 32; i < TOLD; i += 32) whole += told.warps[i].y;
     const float scale = 1 / warp_sum(whole);
     if (part.end >= 0) put(y + part.end, mine * scale);
@@ -236,16 +236,15 @@ extern "C" __global__ void
 __cluster_dims__(CLUSTER, 1, 1)
 #endif
 __launch_bounds__(THREADS, RESIDENT)
-cluster_softmax(const void *__restrict__ x, void *__restrict__ y, long long stride_x, int rows, int n) {
+cluster_softmax(const void *__restrict__ x, void *__restrict__ y, long long stride_x, int n) {
     extern __shared__ Piece slots[];
-    __shared__ Told told[3];
-    const int rank = blockIdx.x % CLUSTER, clusters = gridDim.x / CLUSTER;
+    __shared__ Told told[2];
+    const int rank = blockIdx.x % CLUSTER;
+    const long long row = blockIdx.x / CLUSTER;
+    const Part part = part_of((const Item *)x + row * stride_x, (Item *)y + row * n, n, rank);
     Piece own[REGISTERS > 0 ? REGISTERS : 1], *const mine = slots + threadIdx.x;
 
-    auto part_at = [&](int row) {
-        return part_of((const Item *)x + row * stride_x, (Item *)y + (long long)row * n, n, rank);
-    };
-    auto load = [&](auto number, const Part &part) {
+    auto load = [&](auto number) {
         constexpr int I = decltype(number)::value;
         const Piece *from = (const Piece *)part.x + I * THREADS;
         const bool there = I * THREADS < part.left;
@@ -259,77 +258,63 @@ cluster_softmax(const void *__restrict__ x, void *__restrict__ y, long long stri
         if constexpr (I < REGISTERS) return own[I];
         else return mine[(I - REGISTERS) * THREADS];
     };
-    auto end_of = [&](const Part &part) {
-        return part.end < 0 ? NONE : DTYPE::opened(part.x[part.end - part.skipped]);
-    };
 
     if (CLUSTER > 1) {
         if (threadIdx.x == 0) {
-            for (int i = 0; i < 3; i++) make(told[i]);
+            make(told[0]);
+            make(told[1]);
             asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         }
         __syncwarp();
         begin();
     }
-    int row = blockIdx.x / CLUSTER, done = 0, alone_done = 0;
-    Part part = part_at(min(row, rows - 1));
-    float end = end_of(part);
-    each<0, SLOTS, 1>([&](auto i) { load(i, part); });
+    const float end = part.end < 0 ? NONE : DTYPE::opened(part.x[part.end - part.skipped]);
+    each<0, SLOTS, 1>(load);
     begun();
 
-    for (; row < rows; row += clusters, done++) {
-        Sum sum = {end, reference(end), 0};
-        sum.total = power(end * LOG2_E - sum.from);
-        each<0, SLOTS, GROUP>([&](auto first) {
-            constexpr int FIRST = decltype(first)::value, END = FIRST + GROUP < SLOTS ? FIRST + GROUP : SLOTS;
-            arrived<(SLOTS + GROUP - 1) / GROUP - 1 - FIRST / GROUP>();
-            Piece got[GROUP];
-            Word most = DTYPE::NOTHING;
-            each<FIRST, END, 1>([&](auto i) {
-                got[decltype(i)::value - FIRST] = held(i);
-                #pragma unroll
-                for (int w = 0; w < 4; w++) most = DTYPE::larger(most, got[decltype(i)::value - FIRST].at[w]);
-            });
-            const float top = fmaxf(sum.top, fmaxf(DTYPE::opened(most, 0), DTYPE::opened(most, IN_WORD - 1)));
-            const float from = reference(top);
-            float more[4] = {};
+    Sum sum = {end, reference(end), 0};
+    sum.total = power(end * LOG2_E - sum.from);
+    each<0, SLOTS, GROUP>([&](auto first) {
+        constexpr int FIRST = decltype(first)::value, END = FIRST + GROUP < SLOTS ? FIRST + GROUP : SLOTS;
+        arrived<(SLOTS + GROUP - 1) / GROUP - 1 - FIRST / GROUP>();
+        Piece got[GROUP];
+        Word most = DTYPE::NOTHING;
+        each<FIRST, END, 1>([&](auto i) {
+            got[decltype(i)::value - FIRST] = held(i);
             #pragma unroll
-            for (int p = 0; p < END - FIRST; p++)
-                #pragma unroll
-                for (int w = 0; w < 4; w++)
-                    #pragma unroll
-                    for (int i = 0; i < IN_WORD; i++)
-                        more[w] += power(fmaf(DTYPE::opened(got[p].at[w], i), LOG2_E, -from));
-            sum = {top, from, sum.total * power(sum.from - from) + ((more[0] + more[1]) + (more[2] + more[3]))};
+            for (int w = 0; w < 4; w++) most = DTYPE::larger(most, got[decltype(i)::value - FIRST].at[w]);
         });
-        const Sum whole = row_sum(told[done % 2], done / 2 % 2, rank, sum);
-
-        const bool more = row + clusters < rows;
-        Part now = part;
-        const float end_now = end;
-        if (more) {
-            part = part_at(row + clusters);
-            end = end_of(part);
-        }
-        if (!(fabsf(whole.top) < FAR) || (unsigned long long)now.y % 16 != 0) {
-            alone(now, told[2], alone_done++ % 2, rank, whole.top);
-            now.left = 0, now.end = -1;  // are written
-        }
-        const float scale = 1 / whole.total;
-        if (now.end >= 0) put(now.y - now.skipped + now.end, power(fmaf(end_now, LOG2_E, -whole.from)) * scale);
-        each<0, SLOTS, 1>([&](auto i) {
-            constexpr int I = decltype(i)::value;
-            Piece piece = held(i);
+        const float top = fmaxf(sum.top, fmaxf(DTYPE::opened(most, 0), DTYPE::opened(most, IN_WORD - 1)));
+        const float from = reference(top);
+        float more[4] = {};
+        #pragma unroll
+        for (int p = 0; p < END - FIRST; p++)
             #pragma unroll
-            for (int w = 0; w < 4; w++) {
-                float value[2] = {};
+            for (int w = 0; w < 4; w++)
                 #pragma unroll
                 for (int i = 0; i < IN_WORD; i++)
-                    value[i] = power(fmaf(DTYPE::opened(piece.at[w], i), LOG2_E, -whole.from)) * scale;
-                piece.at[w] = DTYPE::closed(value[0], value[1]);
-            }
-            if (more) load(i, part);
-            if (I * THREADS < now.left) write((Piece *)now.y + I * THREADS, piece);
-        });
+                    more[w] += power(fmaf(DTYPE::opened(got[p].at[w], i), LOG2_E, -from));
+        sum = {top, from, sum.total * power(sum.from - from) + ((more[0] + more[1]) + (more[2] + more[3]))};
+    });
+    const Sum whole = row_sum(told[0], rank, sum);
+
+    if (!(fabsf(whole.top) < FAR) || (unsigned long long)part.y % 16 != 0) {
+        alone(part, told[1], rank, whole.top);
+        return;
     }
+    const float scale = 1 / whole.total;
+    if (part.end >= 0) put(part.y - part.skipped + part.end, power(fmaf(end, LOG2_E, -whole.from)) * scale);
+    each<0, SLOTS, 1>([&](auto number) {
+        constexpr int I = decltype(number)::value;
+        Piece piece = held(number);
+        #pragma unroll
+        for (int w = 0; w < 4; w++) {
+            float value[2] = {};
+            #pragma unroll
+            for (int i = 0; i < IN_WORD; i++)
+                value[i] = power(fmaf(DTYPE::opened(piece.at[w], i), LOG2_E, -whole.from)) * scale;
+            piece.at[w] = DTYPE::closed(value[0], value[1]);
+        }
+        if (I * THREADS < part.left) write((Piece *)part.y + I * THREADS, piece);
+    });
 }

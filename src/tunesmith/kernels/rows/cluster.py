@@ -26,7 +26,7 @@ from tunesmith.kernels.rows.launch import DTYPES, RowExecutable
 if TYPE_CHECKING:
     from tunesmith.backends.cuda import CudaKernel
 
-KNOBS = ("CLUSTER", "THREADS", "REGISTERS", "STAYS")
+KNOBS = ("CLUSTER", "THREADS", "REGISTERS")
 #: bytes that a thread holds at once, and of which a block of shared memory has so many for itself
 PIECE_BYTES, RESERVED_BYTES = 16, 1024
 #: registers of a thread beside the pieces that it holds in them
@@ -73,31 +73,22 @@ class Layout:
     @classmethod
     def of(cls, n: int, item: int, config: Config, device: Device) -> Layout:
         """For rows of n elements of so many bytes."""
-        cluster, threads, registers, _ = _knobs(config)
+        cluster, threads, registers = _knobs(config)
         pieces = n * item // PIECE_BYTES
         share = -(-pieces // (8 * cluster)) * 8  # of a block: whole lines of memory
         slots = max(1, registers, -(-share // threads))
         shared = PIECE_BYTES * threads * (slots - registers)
-        told = 3 * (cluster * threads // 32 * 8 + 8)  # what warps tell each other
+        told = 2 * (cluster * threads // 32 * 8 + 8)  # what warps tell each other
         if shared + told > device.shared_bytes_per_block:
             return cls(slots, shared, 0)
         fits = device.shared_bytes_per_unit // (shared + told + RESERVED_BYTES)
         in_registers = device.registers_per_unit // (threads * (WORKING + PIECE_BYTES // 4 * registers))
         return cls(slots, shared, max(1, min(fits, in_registers, device.threads_per_unit // threads)))
 
-    def clusters(self, rows: int, config: Config, device: Device) -> int:
-        """How many are launched: one for each row, or no more than are resident, all with about as many rows."""
-        cluster, _, _, stays = _knobs(config)
-        blocks = self.resident * device.units
-        # A cluster lies in one group of multiprocessors: a few places are left over in each. One cluster more than
-        # there is room for would take as long again as all others.
-        most = max(1, blocks * 15 // 16 // cluster if cluster > 1 else blocks)
-        return -(-rows // -(-rows // most)) if stays and rows else rows
 
-
-def _knobs(config: Config) -> tuple[int, int, int, int]:
-    cluster, threads, registers, stays = (cast(int, config[knob]) for knob in KNOBS)
-    return cluster, threads, registers, stays
+def _knobs(config: Config) -> tuple[int, int, int]:
+    cluster, threads, registers = (cast(int, config[knob]) for knob in KNOBS)
+    return cluster, threads, registers
 
 
 @cache
@@ -106,7 +97,9 @@ def program() -> CudaKernel:
     from tunesmith.backends import cuda
 
     source = Path(__file__).parents[1] / "cuda" / "cluster_softmax.cu"
-    return cuda.kernel(source, grid="BLOCKS", block="THREADS", shared=_shared_bytes)
+    # NVRTC 12 takes a function without an annotation for the host's, and generic lambdas have none.
+    options = ["-default-device"]
+    return cuda.kernel(source, grid="BLOCKS", block="THREADS", shared=_shared_bytes, options=options)
 
 
 def _shared_bytes(SLOTS: int, REGISTERS: int, THREADS: int) -> int:
@@ -153,7 +146,7 @@ class ClusterKernel:
         """
         x, rows, n = args
         here = device is None
-        inner = program().for_call((x, None, 0, rows, n)) if here else program()
+        inner = program().for_call((x, None, 0, n)) if here else program()
         bound = copy.copy(self)
         bound._bound = _Bound(inner, str(x.dtype).rpartition(".")[2], x.dtype.itemsize, int(rows), int(n),
                               self.device(args) if device is None else device)  # fmt: skip
@@ -202,7 +195,7 @@ class ClusterKernel:
         def launch(x: Any, rows: int, n: int) -> Any:
             made = empty(shape, dtype=x.dtype, device=x.device)
             if some:
-                run(x, made, x.stride(0), rows, n)
+                run(x, made, x.stride(0), n)
             return made
 
         return RowExecutable(config, loaded.resources, launch)
@@ -222,8 +215,8 @@ class _Bound:
     def plan(self, config: Config) -> Config:
         """What is compiled in, and how many blocks are launched."""
         layout = Layout.of(self.n, self.item, config, self.device)
-        cluster, threads, registers, _ = _knobs(config)
+        cluster, threads, registers = _knobs(config)
         return Config(
             DTYPE=self.dtype, CLUSTER=cluster, THREADS=threads, SLOTS=layout.slots, REGISTERS=registers,
-            RESIDENT=max(1, layout.resident), BLOCKS=cluster * layout.clusters(self.rows, config, self.device),
+            RESIDENT=max(1, layout.resident), BLOCKS=cluster * self.rows,
         )  # fmt: skip
