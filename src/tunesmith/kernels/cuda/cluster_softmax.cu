@@ -5,7 +5,7 @@
 // a piece of its own needs no barrier. While pieces arrive a thread keeps the largest element and the sum of powers of
 // those that have; all warps of the cluster tell these to all of its blocks, and then each block writes its part. Several
 // blocks of a multiprocessor do so at once: some load while others compute and write. (Clusters that stay, and ask for the
-// next row's pieces as they write this one's, were 3 to 9 % slower on an H200.)
+// next row's pieces as they write this one's, were 4 to 8 % slower on an H200.)
 //
 // Rows may begin anywhere. The pieces are x's aligned ones; what lies ahead of the first and behind the last of them,
 // the row's ends, are of single threads of the last block. Where y's are elsewhere, rows are read again: see `alone`.
