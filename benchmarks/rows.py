@@ -6,7 +6,9 @@ softmax, RMSNorm, LayerNorm, and RMSNorm of a sum written in place, in bfloat16,
 Each is tuned (a few seconds, `tune_s`), its result compared with float64, and timed by graph replay side by side with
 torch, Liger where its package is installed, and `copy_` of an array that moves as many bytes; 15 rounds, in random
 order within a round, each call on other inputs than the one before, 400 MB of them in turn. torch and Liger write the
-norm of a sum to new arrays, which is as many bytes for Liger and more for torch, in two kernels.
+norm of a sum to new arrays, which is as many bytes for Liger and more for torch, in two kernels. Of softmax `ours` is
+`tunesmith.ops.softmax`, tuned: the fastest of torch's call, our Triton kernel and, for long rows, our CUDA C++ kernel
+(`row_softmax` names the case, `chosen` says by which); of the others it is our Triton kernel.
 
 `worst_bandwidth_fraction` is the least of the copy's median time over ours, `worst_KERNEL` of one kernel;
 `geomean_speedup_over_torch` and `geomean_speedup_over_liger` are of theirs over ours, KERNEL_speedup_over_torch
@@ -28,7 +30,7 @@ from typing import Any
 
 from _kept import Cases, arguments, caches, judge
 from _results import FOLDER, version, write
-from _row_kernels import Case, cases, moved, turns, ways
+from _row_kernels import Case, cases, moved, tuned, turns, ways
 from _side_by_side import COLD_BYTES, called, compared, replayed
 
 ROUNDS = 15
@@ -40,10 +42,8 @@ WANTED = {"shapes": ">= 64", "worst_bandwidth_fraction": ">= 0.85"}
 def measured(case: Case, budget_s: float, liger: bool) -> dict[str, Any]:
     import torch
 
-    from tunesmith.kernels import shipped
-
     torch.cuda.empty_cache()  # what the last case had
-    kernel = shipped()[case.kernel]
+    kernel = tuned(case.kernel)
     given = kernel.inputs(f"rows={case.rows},n={case.n},dtype=bfloat16")
     start = time.perf_counter()
     summary = kernel.tune(*given.values(), budget_s=budget_s, isolate=False)
@@ -102,7 +102,7 @@ def _error(case: Case, given: dict[str, Any]) -> float:
     first = {name: value[some] if getattr(value, "ndim", 0) == 2 else value for name, value in given.items()}
     exact = kernel.declared.against.reference(**first)
     own = {name: value.clone() if getattr(value, "ndim", 0) == 2 else value for name, value in given.items()}
-    made = kernel(*own.values())
+    made = ways(case.kernel, False)["ours"](own)
     pairs = zip(made, exact, strict=True) if isinstance(exact, tuple) else [(made, exact)]
     return max(
         float(((mine[some].double() - right).abs() / (right.abs() + right.abs().mean(-1, keepdim=True))).max())

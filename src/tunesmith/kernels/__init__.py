@@ -9,6 +9,7 @@ def shipped() -> dict[str, TunedKernel]:
     """Every shipped kernel by name."""
     from tunesmith.kernels import (
         add_rmsnorm,
+        cluster_softmax,
         conv2d,
         decode_attention,
         fused_moe,
@@ -22,6 +23,6 @@ def shipped() -> dict[str, TunedKernel]:
         softmax,
     )
 
-    of_rows = (row_softmax, rmsnorm, rmsnorm_backward, add_rmsnorm, layernorm, silu_and_mul)
+    of_rows = (row_softmax, cluster_softmax, rmsnorm, rmsnorm_backward, add_rmsnorm, layernorm, silu_and_mul)
     modules = (matmul, softmax, conv2d, gemm, *of_rows, fused_moe, decode_attention)
     return {module.kernel.kernel.name: module.kernel for module in modules}

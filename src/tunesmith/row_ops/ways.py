@@ -182,7 +182,7 @@ class Way:
         kernel: ours for a GPU, whose arguments all candidates take. torchs: torch's call.
         arguments: makes them of a call of the operation.
         make_inputs, reference: the kernel's. writes: arrays that are written in place.
-        on_cpu: makes further candidates for the CPU.
+        on_cpu, on_gpu: make further candidates for the CPU, for GPUs.
     """
 
     kernel: TunedKernel
@@ -190,6 +190,7 @@ class Way:
     arguments: Callable[..., tuple[Any, ...]]
     writes: tuple[str, ...] = ()
     on_cpu: Callable[[], Mapping[str, Any]] = field(default=dict[str, Any])
+    on_gpu: Callable[[], Mapping[str, Any]] = field(default=dict[str, Any])
 
 
 def _c_softmax() -> dict[str, Any]:
@@ -199,8 +200,14 @@ def _c_softmax() -> dict[str, Any]:
     return {"C": Candidate(made, in_c.space, applies=_for_c, devices=("cpu",))}
 
 
+def _softmax_of_clusters() -> dict[str, Any]:
+    from tunesmith.kernels import cluster_softmax as by
+
+    return {by.kernel.kernel.name: Candidate(by.kernel.kernel, by.space, applies=by.applies, devices=("cuda",))}
+
+
 WAYS = {
-    "softmax": Way(row_softmax.kernel, _torch_softmax, _of_matrix, on_cpu=_c_softmax),
+    "softmax": Way(row_softmax.kernel, _torch_softmax, _of_matrix, on_cpu=_c_softmax, on_gpu=_softmax_of_clusters),
     "rms_norm": Way(rms.kernel, _torch_rms_norm, _for_rms_norm),
     "layer_norm": Way(layer.kernel, _torch_layer_norm, _for_layer_norm),
     "add_rms_norm_": Way(adding.kernel, _torch_adds, _for_add, writes=("x", "residual")),
@@ -232,7 +239,8 @@ def _chooser(operation: str, kind: str) -> Chooser:
     ours, declared, on_gpu = way.kernel.kernel, way.kernel.declared, kind == "gpu"
     candidates = way.on_cpu()
     if on_gpu:
-        candidates = {ours.name: Candidate(ours, way.kernel.space, declared.model, devices=("cuda", "hip"))}
+        first = {ours.name: Candidate(ours, way.kernel.space, declared.model, devices=("cuda", "hip"))}
+        candidates = {**first, **way.on_gpu()}
     make_inputs: Any = declared.make_inputs
     name = f"{operation.rstrip('_')}_{kind}"
     made = choose(
