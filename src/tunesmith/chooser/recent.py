@@ -83,7 +83,8 @@ class Recent(Generic[T]):
             if (where, name) not in self._once:
                 _keep(self._once, (where, name), None)
                 return
-            kind = name, asked, known, tuple([(type(tensor), tensor.requires_grad) for tensor in tensors])
+            flags = tuple([(type(tensor) is PLAIN[0], bool(tensor.requires_grad)) for tensor in tensors])
+            kind: Hashable = (name, asked, known, flags)
             entries = self._kinds.get(kind)
         if entries is None or not entries[0][0](*tensors) or entries[0][4] != allowed():
             guards = _Guards(
