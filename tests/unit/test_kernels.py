@@ -8,7 +8,7 @@ import pytest
 import tunesmith
 from tunesmith import Problem, TunedKernel
 from tunesmith.errors import BadInput, ProblemError
-from tunesmith.kernels import shipped
+from tunesmith.kernels import cpu, shipped
 from tunesmith.kernels.conv2d import conv2d
 from tunesmith.kernels.matmul import matmul
 from tunesmith.kernels.softmax import softmax
@@ -126,3 +126,17 @@ def test_a_problem_by_hand_and_the_call_have_one_key() -> None:
     inputs = kernel.inputs("M=4,N=5,K=6")
 
     assert kernel.problem("M=4,N=5,K=6") == Problem.parse(str(kernel.explanation(**inputs)[0].problem))
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (7,), (2, 3, 4, 5)])
+def test_inputs_begin_at_a_cache_line_wherever_memory_is_free(shape: tuple[int, ...]) -> None:
+    between = [np.empty(17 + 16 * i, np.uint8) for i in range(8)]
+    for make in (lambda: cpu.normal(*shape, seed=1), lambda: cpu.unwritten(*shape)):
+        for array in [make() for _ in range(4)]:
+            assert array.ctypes.data % 64 == 0
+            assert array.shape == shape
+            assert array.flags.c_contiguous
+            assert array.flags.writeable
+    assert (cpu.normal(*shape, seed=1) == cpu.normal(*shape, seed=1)).all()
+    assert np.isnan(cpu.unwritten(*shape)).all()
+    assert between

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,28 @@ def normal(*shape: int, seed: int) -> Any:
     """float32 from the standard normal distribution, the same ones each time."""
     import numpy as np
 
-    return np.random.default_rng([seed, *shape]).standard_normal(shape, dtype=np.float32)
+    made = _aligned(shape)
+    made[...] = np.random.default_rng([seed, *shape]).standard_normal(shape, dtype=np.float32)
+    return made
 
 
 def unwritten(*shape: int) -> Any:
     """A float32 output full of NaN, so that what a kernel leaves unwritten is seen."""
     import numpy as np
 
-    return np.full(shape, np.nan, dtype=np.float32)
+    made = _aligned(shape)
+    made.fill(np.nan)
+    return made
+
+
+def _aligned(shape: tuple[int, ...]) -> Any:
+    """A float32 array that begins at a cache line, as in a worker: how fast a Config is may depend on it."""
+    import numpy as np
+
+    from tunesmith.measure.arrays import Layout
+
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return Layout("numpy", shape, tuple(strides), np.dtype(np.float32), 0, "cpu").allocate(lambda array: None)
 
 
 def float32(name: str, array: Any, dims: int) -> Any:

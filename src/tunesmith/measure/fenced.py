@@ -12,10 +12,8 @@ import os
 import sys
 from typing import Any
 
-from tunesmith.measure.arrays import Layout
+from tunesmith.measure.arrays import CACHE_LINE_BYTES, Layout
 
-#: arrays begin at a multiple of this: a cache line
-_ALIGNED_BYTES = 64
 #: what no kernel is likely to write by chance: no number's bytes are all like this one
 _PATTERN = 0xA5
 _PROT_NONE = 0
@@ -41,7 +39,7 @@ def fenced(layout: Layout) -> tuple[Any, Fence]:
     import numpy as np
 
     page = mmap.PAGESIZE
-    size = max(_ALIGNED_BYTES, -(-layout.n_bytes // _ALIGNED_BYTES) * _ALIGNED_BYTES)
+    size = max(CACHE_LINE_BYTES, -(-layout.n_bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES)
     inner = -(-size // page) * page
     whole = np.frombuffer(mmap.mmap(-1, inner + 2 * page), np.uint8)
     for start in (0, page + inner):
