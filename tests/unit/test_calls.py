@@ -358,6 +358,9 @@ def test_the_rule() -> None:
     assert served(theirs, trial("tie", 8.01, 10.95)) == ("torch", "torch")
     assert served(theirs, trial("tie", 8.01, 10.0), trial("quick", 8.02, 9.0)) == ("torch", "quick")
     assert served(theirs, trial("slow", 13.0, 9.0)) == ("torch", "torch")
+    assert served(theirs, trial("slower", 9.0, 10.6)) == ("torch", "torch")
+    assert served(theirs, trial("slower", 9.0, 10.3)) == ("torch", "slower")
+    assert served(trial("torch", 8.0, 11.0), trial("fast", 4.0, 12.0), trial("also", 4.0, 11.5)) == ("fast", "torch")
     assert served(theirs, trial("tie", 11.5, 9.0), trial("quick", 9.0, 9.1)) == ("torch", "quick")
 
 

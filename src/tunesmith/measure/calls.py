@@ -31,8 +31,10 @@ HOST_BOUND = 1.05
 #: Who serves calls one by one may take so many times as long on the device as the fastest: a program that keeps the GPU
 #: busy with other things waits for it.
 MOST_SLOWER = 1.5
-#: Of calls as short as each other, within this factor, those of the fastest on the device serve.
-AS_QUICK = 1.02
+#: Of calls as short as each other, within this factor, those of the fastest on the device serve; and who is slower
+#: there than the winner serves only where its calls are shorter by more. A host is now fast and now slow, by half and
+#: more, with whatever else it does; what the device takes stays.
+AS_QUICK = 1.05
 
 
 def ratio_of_calls(
@@ -53,7 +55,7 @@ def quickest_to_call(
     winner: Trial, library: Trial, trials: Sequence[Trial], margin: float, confidence: float = CONFIDENCE
 ) -> Trial:
     """Who is to serve calls one by one: the winner, unless calls of another take less time beyond doubt, and by more
-    than the margin.
+    than the margin; clearly less of one that is slower on the device.
 
     Args:
         winner: the fastest on the device. library: beside which calls were timed.
@@ -67,15 +69,14 @@ def quickest_to_call(
     taken = {library.config: (1.0, 1.0, 1.0), **{config: ratio for config, ratio in found.items() if ratio is not None}}
     timed = [t for t in trials if t.config in taken]
     able = [t for t in timed if t in (library, winner) or may_serve(t, winner, library, margin)]
-    shortest = min(taken[t.config][0] for t in able)
-    quick = min(
-        (t for t in able if taken[t.config][0] <= AS_QUICK * shortest),
-        key=lambda t: (t is not winner, t.level_s or math.inf),
-    )
+    most = min(AS_QUICK * min(taken[t.config][0] for t in able), 1 + margin)  # and nobody is slower than the library
+    quick = min((t for t in able if taken[t.config][0] <= most), key=lambda t: (t is not winner, t.level_s or math.inf))
     if quick is winner or winner not in timed:  # nobody knows what calls of the winner take
         return quick
     mine, winners = taken[quick.config], taken[winner.config]
-    return quick if mine[0] * (1 + margin) < winners[0] and mine[2] < winners[1] else winner
+    as_fast = (quick.level_s or math.inf) <= (1 + margin) * (winner.level_s or 0.0)
+    gain = 1 + margin if as_fast or quick is library else AS_QUICK
+    return quick if mine[0] * gain < winners[0] and mine[2] < winners[1] else winner
 
 
 def may_serve(one: Trial, winner: Trial, library: Trial, margin: float) -> bool:
