@@ -154,6 +154,7 @@ class Chooser(TunedKernel):
         assert isinstance(function, LibraryCall)
         library = function.function
         checks = None if reference is None else partial(Checked, reference, library, writes=declared.restore)
+        self._launched = set[object]()
         super().__init__(alternatives, declared, frontend=Frontend(around=checks))
 
     def explain(self, *args: Any, **kwargs: Any) -> None:
@@ -183,13 +184,17 @@ class Chooser(TunedKernel):
         """What is known for graphs and for calls outside of them; where it can't be compiled or loaded here (a table is
         of another machine, a library of another version), the library's call, with a warning: it works without us."""
         used, executable, fresh = self._usable(choice, subject, call)
-        if choice.called is None or used is not choice:
+        if used is not choice or choice.called in (None, choice.config):
             return used, executable, fresh
-        beside, quick, _ = self._usable(replace(choice, config=choice.called), subject, call)
-        if beside.config != choice.called:
-            return replace(choice, called=None), executable, fresh
-        places = [place.rpartition(":")[2] for place in call.places if ":" in place]
-        return choice, ByCapture.of(executable, quick, int(places[0]) if places else 0), fresh
+        beside = replace(choice, config=choice.called, called=None)
+        try:
+            quick = super()._loaded(beside, subject, call)[1]
+        except NoWorkingConfig as error:
+            said = f"{error}; {choice.config!r}, which serves CUDA graphs, serves all calls: tune this call here"
+            warnings.warn(said, TunesmithWarning, stacklevel=2)
+            return replace(choice, called=None, calls=""), executable, fresh
+        both = ByCapture.of(executable, quick, call, not self.declared.restore, self._launched)
+        return choice, both, fresh
 
     def _usable(self, choice: Choice, subject: Subject, call: Call) -> tuple[Choice, Executable, bool]:
         stays = self.alternatives.stays
@@ -200,4 +205,4 @@ class Chooser(TunedKernel):
                 raise
             said = f"{error}; {stays[BY]} serves instead: tune this call here, or take the row out of the table"
             warnings.warn(said, TunesmithWarning, stacklevel=2)
-            return super()._loaded(replace(choice, config=stays, note=str(error)), subject, call)
+            return super()._loaded(replace(choice, config=stays, called=None, note=str(error)), subject, call)
