@@ -363,7 +363,8 @@ def test_a_refreshed_choice_says_anew_who_serves_calls() -> None:
     refreshed = mm.refresh(1, anyway=True)
     assert refreshed is not None
     assert refreshed.after.called == Config(by="gemm", SPLIT=4)
-    assert refreshed.fate == "kept"
+    assert refreshed.fate == "changed"
+    assert refreshed.ratio is None
 
 
 def test_explain_says_what_calls_decided(capsys: pytest.CaptureFixture[str]) -> None:

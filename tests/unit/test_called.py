@@ -1,0 +1,122 @@
+"""What serves calls, where it is another Config than the one in graphs: checked, refreshed, told as that one is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from inspect import Signature
+from typing import Any
+
+import pytest
+from tests.fakes import ScriptedClock
+
+from tunesmith import Candidate, Config, choose
+from tunesmith.chooser import Chooser
+from tunesmith.chooser.candidates import LibraryCall
+from tunesmith.cli import refresh as cli_refresh
+from tunesmith.core.outcome import Choice
+from tunesmith.refresh import Refreshed
+
+US = 1e-6
+#: what the GPU takes of each, and what a call of it takes: microseconds
+GPU = {"library": 8.0, "fast": 4.0, "near": 4.4, "quick": 5.0}
+CALLS = {"library": 11.0, "fast": 14.0, "near": 14.0, "quick": 7.0}
+FAST, QUICK, LIBRARY = (Config(by=name) for name in ("fast", "quick", "library"))
+
+
+@dataclass
+class HostClock(ScriptedClock):
+    """Beside the GPU's time: what a call takes, by who was launched last."""
+
+    calls_us: Mapping[str, float] = field(default_factory=lambda: CALLS)
+    last: list[str] = field(default_factory=lambda: [""])
+    wrong: Sequence[str] = ()
+
+    def back_to_back(self, launch: Callable[..., Any], many: Sequence[Sequence[Any]], number: int) -> float:
+        launch(*many[0])
+        rng: random.Random = self._rng
+        return US * self.calls_us[self.last[0]] * rng.lognormvariate(0, 0.001)
+
+
+class Way(LibraryCall):
+    """Of one source, whatever it returns."""
+
+    def fingerprint(self) -> str:
+        return "1"
+
+
+def made(
+    gpu: Mapping[str, float] = GPU, calls: Mapping[str, float] = CALLS, wrong: Sequence[str] = (), **more: Any
+) -> Chooser:
+    """Each way returns x, the wrong ones something else."""
+    clock = HostClock(lambda config: US * gpu[str(config["by"])], 0.001, calls_us=calls, wrong=wrong)
+
+    def way(name: str) -> Candidate:
+        def launch(x: Any) -> Any:
+            clock.last[0] = name
+            return x + 1 if name in clock.wrong else x * 1
+
+        return Candidate(Way(name, launch, Signature.from_callable(launch)))
+
+    options = {"args": ["x"], "clock": clock, "eager": True, "policy": "search", "isolate": False, **more}
+    return choose("ways", {name: way(name) for name in gpu}, **options)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_it_is_compared_with_a_reference_that_comes_later(wrong: bool) -> None:
+    np = pytest.importorskip("numpy")
+    x = np.arange(8.0)
+    unchecked = made().choice(x)
+    assert (unchecked.config, unchecked.called, unchecked.checked) == (FAST, QUICK, "")
+    again = made(wrong=["quick"] if wrong else [], reference=lambda x: x).tune(x)
+    assert again.choice is not None
+    assert (again.choice.config, again.choice.called) == (FAST, LIBRARY if wrong else QUICK)
+    assert again.choice.checked
+    assert [config for config, _ in again.failures] == ([QUICK] if wrong else [])
+
+
+# --- refreshed ---------------------------------------------------------------------------------------------
+
+
+def refreshed(mm: Chooser, best: int = 4) -> Refreshed:
+    found = mm.refresh(1, best=best, anyway=True)
+    assert found is not None
+    return found
+
+
+def test_it_is_raced_again_beside_the_library_however_many_are_faster_on_the_gpu() -> None:
+    gpu, calls = {**GPU, "near2": 4.3, "quick": 7.9}, {**CALLS, "near2": 14.0}
+    assert made(gpu, calls).choice(1).called == QUICK
+    found = refreshed(made(gpu, calls), best=1)
+    assert (found.fate, found.after.called, found.raced) == ("kept", QUICK, 4)
+    assert made({**gpu, "quick": 30.0}, calls).tune(1).choice is not None
+    found = refreshed(made(gpu, {**calls, "quick": 12.0}), best=1)
+    assert (found.fate, found.after.config, found.after.called) == ("changed", FAST, LIBRARY)
+    found = refreshed(made(gpu, {**calls, "fast": 7.0}), best=1)
+    assert (found.fate, found.after.called) == ("changed", None)
+
+
+def test_it_stays_where_what_calls_take_could_not_be_measured() -> None:
+    assert made().choice(1).called == QUICK
+    found = refreshed(made(calls={}))
+    assert (found.fate, found.after.called) == ("kept", QUICK)
+    assert found.after.calls.startswith("what calls take was not measured")
+
+
+def test_the_command_says_what_became_of_it() -> None:
+    before = Choice(FAST, "search", "search", called=QUICK)
+    key = made().key(1)
+    found = [
+        Refreshed(key, "changed", (), 3, before, replace(before, called=None)),
+        Refreshed(key, "changed", (), 3, before, replace(before, config=LIBRARY)),
+        Refreshed(key, "kept", (), 3, before, before),
+    ]
+    lines = cli_refresh._text("ways", found, [], [], []).splitlines()[1:]
+    assert [line.partition(": ")[2] for line in lines] == [
+        "Config(by='fast'); calls outside of CUDA graphs: Config(by='quick') → Config(by='fast')  (3 raced)",
+        "Config(by='fast') → Config(by='library')  (3 raced)",
+        "Config(by='fast')  (3 raced)",
+    ]
+    told = cli_refresh._data(found, [], [], [])["results"]
+    assert [one["after"].get("called") for one in told] == [None, {"by": "quick"}, {"by": "quick"}]
