@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import Signature
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.fakes import ScriptedClock
 
-from tunesmith import Candidate, Config, choose
+from tunesmith import Candidate, Config, choose, plan
 from tunesmith.chooser import Chooser
 from tunesmith.chooser.candidates import LibraryCall
+from tunesmith.cli import main
 from tunesmith.cli import refresh as cli_refresh
 from tunesmith.core.outcome import Choice
+from tunesmith.errors import BadInput, PlanMiss, TunesmithWarning
 from tunesmith.refresh import Refreshed
 
 US = 1e-6
@@ -120,3 +124,43 @@ def test_the_command_says_what_became_of_it() -> None:
     ]
     told = cli_refresh._data(found, [], [], [])["results"]
     assert [one["after"].get("called") for one in told] == [None, {"by": "quick"}, {"by": "quick"}]
+
+
+# --- planned -----------------------------------------------------------------------------------------------
+
+
+def test_a_plan_has_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mm, file, other = made(), tmp_path / "plan.json", tmp_path / "other.json"
+    with plan.record(file) as noted:
+        mm(1)
+    key = mm.key(1)
+    assert noted.plan.served(key) == (FAST, QUICK)
+    assert plan.Plan.read(file) == noted.plan
+    elsewhere = made()
+    with plan.replay(file):
+        elsewhere(1)
+        assert elsewhere.declared.clock.last == ["quick"]  # type: ignore[union-attr]
+        assert elsewhere.choice(1).called == QUICK
+    plan.Plan({key: FAST}).write(other)
+    assert main(["plan", "diff", str(file), str(other)]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.endswith("Config(by='fast') (calls outside of CUDA graphs: Config(by='quick')) → Config(by='fast')")
+    assert main(["plan", "diff", str(file), str(other), "--json"]) == 1
+    [told] = json.loads(capsys.readouterr().out)["differences"]
+    assert (told["called"], "other_called" in told) == ({"by": "quick"}, False)
+
+
+def test_a_plan_whose_second_is_refused_is_no_hit() -> None:
+    mm = made()
+    bad = plan.Plan({mm.key(1): FAST}, {mm.key(1): Config(by="gone")})
+    with plan.replay(bad), pytest.raises(PlanMiss, match=r"by='gone'.*refuses"):
+        mm(1)
+    with plan.replay(bad, miss="default"), pytest.warns(TunesmithWarning, match=r"by='gone'.*refuses"):
+        assert (mm.choice(1).config, mm.choice(1).called) == (FAST, None)
+
+
+def test_a_plan_whose_second_makes_no_sense_is_none(tmp_path: Path) -> None:
+    text = plan.Plan({made().key(1): FAST}, {made().key(1): QUICK}).text
+    (tmp_path / "plan.json").write_text(text.replace('"called": {"by": "quick"}', '"called": 5'))
+    with pytest.raises(BadInput, match="choice 1 makes no sense"):
+        plan.Plan.read(tmp_path / "plan.json")
