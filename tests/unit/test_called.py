@@ -13,14 +13,15 @@ from typing import Any
 import pytest
 from tests.fakes import ScriptedClock
 
-from tunesmith import Candidate, Config, choose, plan
+from tunesmith import Candidate, Config, choose, plan, ranks
 from tunesmith.chooser import Chooser
 from tunesmith.chooser.candidates import LibraryCall
 from tunesmith.cli import main
 from tunesmith.cli import refresh as cli_refresh
 from tunesmith.core.outcome import Choice
-from tunesmith.errors import BadInput, PlanMiss, TunesmithWarning
+from tunesmith.errors import BadInput, NoAgreement, PlanMiss, TunesmithWarning
 from tunesmith.refresh import Refreshed
+from tunesmith.store import default_store
 
 US = 1e-6
 #: what the GPU takes of each, and what a call of it takes: microseconds
@@ -164,3 +165,57 @@ def test_a_plan_whose_second_makes_no_sense_is_none(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text.replace('"called": {"by": "quick"}', '"called": 5'))
     with pytest.raises(BadInput, match="choice 1 makes no sense"):
         plan.Plan.read(tmp_path / "plan.json")
+
+
+# --- among ranks -------------------------------------------------------------------------------------------
+
+
+def answering(refuses: str) -> Any:
+    """A store in which another rank waits, on which one way fails."""
+    torch = pytest.importorskip("torch", reason="ranks are those of torch.distributed")
+
+    class Store:
+        def __init__(self) -> None:
+            inner = torch.distributed.HashStore()
+            self.compare_set, self.check, self.get, self.add = inner.compare_set, inner.check, inner.get, inner.add
+            self._set = inner.set
+
+        def set(self, key: str, value: str) -> None:
+            self._set(key, value)
+            before, proposal, number = key.partition("proposal/")
+            if proposal:
+                self._set(f"{before}answer/{number}/1", "another: load: gone" if refuses in value else "")
+
+    return Store()
+
+
+@pytest.mark.parametrize(
+    ("refuses", "serve"), [("nothing", (FAST, QUICK)), ("quick", (FAST, None)), ("fast", (LIBRARY, None))]
+)
+def test_ranks_use_what_works_on_all(refuses: str, serve: object) -> None:
+    store, mm = answering(refuses), made()
+    store.add(f"tunesmith/1/tp/search/{mm.key(1).digest}/waiting", 1)
+    with ranks.agree("tp", store=store):
+        choice = mm.choice(1)
+    assert (choice.config, choice.called) == serve
+    known = mm.lookup(1)
+    assert known is not None
+    assert (known.config, known.called) == serve
+    mine = default_store()
+    mine.put_choice(mm.key(1), replace(choice, called=LIBRARY), dict(mm.key(1).soft))  # as another rank has it
+    with ranks.agree("tp", store=store):
+        again = made().choice(1)
+    stored = mine.choice(mm.key(1))
+    assert stored is not None
+    assert (again.config, again.called) == (stored.choice.config, stored.choice.called) == serve
+
+
+def test_a_rank_that_has_no_such_way_says_so() -> None:
+    store, mm = answering("nothing"), made()
+    with ranks.agree("tp", store=store):
+        assert mm.choice(1).called == QUICK
+    fewer = made({name: us for name, us in GPU.items() if name != "quick"})
+    digest, other = mm.key(1).digest, fewer.key(1).digest
+    store.set(f"tunesmith/1/tp/search/{other}/choice", store.get(f"tunesmith/1/tp/search/{digest}/choice"))
+    with ranks.agree("tp", store=store), pytest.raises(NoAgreement, match=r"use Config\(by='quick'\).*refuses"):
+        fewer.choice(1)
