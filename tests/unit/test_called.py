@@ -18,10 +18,13 @@ from tunesmith.chooser import Chooser
 from tunesmith.chooser.candidates import LibraryCall
 from tunesmith.cli import main
 from tunesmith.cli import refresh as cli_refresh
+from tunesmith.cli.into_table import IntoTable
 from tunesmith.core.outcome import Choice
 from tunesmith.errors import BadInput, NoAgreement, PlanMiss, TunesmithWarning
+from tunesmith.options import options
 from tunesmith.refresh import Refreshed
 from tunesmith.store import default_store
+from tunesmith.tables.native import NativeTable, from_store
 
 US = 1e-6
 #: what the GPU takes of each, and what a call of it takes: microseconds
@@ -79,6 +82,21 @@ def test_it_is_compared_with_a_reference_that_comes_later(wrong: bool) -> None:
     assert (again.choice.config, again.choice.called) == (FAST, LIBRARY if wrong else QUICK)
     assert again.choice.checked
     assert [config for config, _ in again.failures] == ([QUICK] if wrong else [])
+
+
+@pytest.mark.parametrize("wrong", ["", "fast", "quick"])
+def test_verify_looks_at_both(wrong: str) -> None:
+    np = pytest.importorskip("numpy")
+    x = np.arange(8.0)
+    assert made().choice(x).called == QUICK
+    mm = made(wrong=[wrong], reference=lambda x: x)
+    found = mm.verify(x)
+    assert found.checked == (not wrong)
+    assert (found.failure is not None) == bool(wrong)
+    stored = default_store().choice(mm.key(x))
+    assert stored is not None
+    assert bool(stored.choice.checked) == (not wrong)
+    assert ("by='quick'" in stored.choice.note) == (wrong == "quick")
 
 
 # --- refreshed ---------------------------------------------------------------------------------------------
@@ -165,6 +183,76 @@ def test_a_plan_whose_second_makes_no_sense_is_none(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text.replace('"called": {"by": "quick"}', '"called": 5'))
     with pytest.raises(BadInput, match="choice 1 makes no sense"):
         plan.Plan.read(tmp_path / "plan.json")
+
+
+# --- in tables ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> tuple[Path, Path]:
+    """Two tables, with a row that differs in what serves calls."""
+    mm = made()
+    mm.choice(1)
+    table = from_store(default_store(), "ways", mm.key(1).device)
+    [problem] = table.rows
+    other = replace(table.rows[problem], called=None, median_s=1e-6)
+    files = tmp_path / "one" / "ways.json", tmp_path / "other" / "ways.json"
+    for file, rows in zip(files, (table.rows, {problem: other}), strict=True):
+        file.parent.mkdir()
+        replace(table, rows=rows).write(file)
+    return files
+
+
+@pytest.fixture
+def elsewhere(tables: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine, with nothing in its store."""
+    monkeypatch.setenv("TUNESMITH_CACHE_DIR", str(tmp_path / "elsewhere"))
+    options.cache_clear()
+
+
+def test_tables_that_differ_in_it_differ(tables: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = tables
+    assert main(["table", "diff", str(one), str(one)]) == 0
+    assert main(["table", "diff", str(one), str(other)]) == 1
+    assert 'called {"by": "quick"} → null' in " ".join(capsys.readouterr().out.split())
+    assert main(["table", "diff", str(one), str(other), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["changes"][0]["called"] == [{"by": "quick"}, None]
+    whole = one.with_name("whole.json")
+    for prefer, called in (("first", QUICK), ("fastest", None)):
+        assert main(["table", "merge", str(one), str(other), "--prefer", prefer, "-o", str(whole)]) == 0
+        assert [row.called for row in NativeTable.read(whole).rows.values()] == [called]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_folder_of_tables_has_it(tables: tuple[Path, Path]) -> None:
+    mm = made(policy="lookup")
+    mm.use_table(tables[0].parent)
+    choice = mm.choice(1)
+    assert (choice.config, choice.called) == (FAST, QUICK)
+
+
+def test_a_row_that_is_there_gets_it(tables: tuple[Path, Path], tmp_path: Path) -> None:
+    mm, file = made(), tmp_path / "ways.json"
+    [problem] = NativeTable.read(tables[1]).rows
+    for there, became in ((tables[1], "changed"), (tables[0], "kept")):
+        file.write_bytes(there.read_bytes())
+        into = IntoTable.at(file)
+        into.take(mm, mm.key(1), {"x": 1}, mm.tune(1), None, False)
+        into.write()
+        assert into.became == {problem: became}
+        assert NativeTable.read(file).rows[problem].called == QUICK
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_it_is_told_where_nothing_is_known_of_calls(
+    tables: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mm = made(policy="lookup")
+    mm.use_table(tables[0])
+    assert mm.scores(1).endswith("nothing was measured; calls outside of a CUDA graph are quick's")
+    mm.explain(1)
+    assert "calls outside of a CUDA graph are Config(by='quick')'s" in " ".join(capsys.readouterr().out.split())
+    assert "calls outside of CUDA graphs" in mm.choice(1)._repr_html_()
 
 
 # --- among ranks -------------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ class _Talk:
         """
         by, choice = self._read(text)
         subject = self._subject
-        for config in filter(None, (choice.config, choice.called)):
+        for config in [choice.config] if choice.called is None else [choice.config, choice.called]:
             fault = subject.space.fault(config)
             if fault is not None:
                 raise NoAgreement(
