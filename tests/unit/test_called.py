@@ -71,6 +71,13 @@ def made(
     return choose("ways", {name: way(name) for name in gpu}, **options)
 
 
+def launched_by(mm: Chooser) -> str:
+    """What was launched last."""
+    clock = mm.declared.clock
+    assert isinstance(clock, HostClock)
+    return clock.last[0]
+
+
 @pytest.mark.parametrize("wrong", [False, True])
 def test_it_is_compared_with_a_reference_that_comes_later(wrong: bool) -> None:
     np = pytest.importorskip("numpy")
@@ -158,7 +165,7 @@ def test_a_plan_has_both(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     elsewhere = made()
     with plan.replay(file):
         elsewhere(1)
-        assert elsewhere.declared.clock.last == ["quick"]  # type: ignore[union-attr]
+        assert launched_by(elsewhere) == "quick"
         assert elsewhere.choice(1).called == QUICK
     plan.Plan({key: FAST}).write(other)
     assert main(["plan", "diff", str(file), str(other)]) == 1
@@ -253,6 +260,22 @@ def test_it_is_told_where_nothing_is_known_of_calls(
     mm.explain(1)
     assert "calls outside of a CUDA graph are Config(by='quick')'s" in " ".join(capsys.readouterr().out.split())
     assert "calls outside of CUDA graphs" in mm.choice(1)._repr_html_()
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_one_serves_all_where_calls_were_not_asked_about(
+    tables: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mm = made(policy="lookup", eager=False)
+    mm.use_table(tables[0])
+    mm(1)
+    assert launched_by(mm) == "fast"
+    assert (mm.choice(1).config, mm.choice(1).called) == (FAST, None)
+    known = mm.lookup(1)
+    assert known is not None
+    assert known.called is None
+    mm.explain(1)
+    assert "outside of a CUDA graph" not in capsys.readouterr().out
 
 
 # --- among ranks -------------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ from tunesmith.chooser.scores import scores
 from tunesmith.chooser.settings import torch_settings
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
-from tunesmith.core.outcome import Choice, Measured
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Choice, Measured, Trial
 from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.stopping import CONFIDENCE, MARGIN
 from tunesmith.declaration import Declaration, Frontend, MakeInputs
@@ -175,6 +176,24 @@ class Chooser(TunedKernel):
         ways = self.alternatives
         return scores(self.kernel.name, bound.arguments, verdict, trials, choice, ways.of, ways.stays, top)
 
+    def choice(self, *args: Any, **kwargs: Any) -> Choice:
+        """The Choice that a call would use under the policy in force; under `search` that may mean measuring."""
+        return self._of_mine(super().choice(*args, **kwargs))
+
+    def lookup(self, *args: Any, **kwargs: Any) -> Choice | None:
+        """The Choice that is known for a call, `None` if there is none. Launches and measures nothing."""
+        known = super().lookup(*args, **kwargs)
+        return None if known is None else self._of_mine(known)
+
+    def explanation(self, *args: Any, **kwargs: Any) -> tuple[Key, Choice, Sequence[Trial]]:
+        """What `explain` prints: the call's Key, the Choice as far as it is known, and the stored Trials."""
+        key, choice, trials = super().explanation(*args, **kwargs)
+        return key, self._of_mine(choice), trials
+
+    def _of_mine(self, choice: Choice) -> Choice:
+        """Where it was not asked what calls take, one Config serves all, whatever a store or a table has for calls."""
+        return choice if self.declared.effort.eager else replace(choice, called=None, calls="")
+
     def timed(self, *args: Any, **kwargs: Any) -> Mapping[Config, float]:
         """Median seconds of every Config that was measured for a call."""
         _, _, trials = self.explanation(*args, **kwargs)
@@ -183,6 +202,7 @@ class Chooser(TunedKernel):
     def _loaded(self, choice: Choice, subject: Subject, call: Call) -> tuple[Choice, Executable, bool]:
         """What is known for graphs and for calls outside of them; where it can't be compiled or loaded here (a table is
         of another machine, a library of another version), the library's call, with a warning: it works without us."""
+        choice = self._of_mine(choice)
         used, executable, fresh = self._usable(choice, subject, call)
         if used is not choice or choice.called in (None, choice.config):
             return used, executable, fresh
