@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
@@ -41,14 +41,19 @@ LOCK_WAIT_S = 30.0
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Which Config for which Key. Two plans are equal exactly when their text is."""
+    """Which Config for which Key. Two plans are equal exactly when their text is.
+
+    Attributes:
+        called: for calls outside of CUDA graphs, where that is another.
+    """
 
     choices: Mapping[Key, Config]
+    called: Mapping[Key, Config] = field(default_factory=dict[Key, Config])
 
     @cached_property
     def text(self) -> str:
         """The canonical spelling: JSON, sorted, a line for each Choice."""
-        lines = sorted(_line(key, config) for key, config in self.choices.items())
+        lines = sorted(_line(key, config, self.called.get(key)) for key, config in self.choices.items())
         return "\n".join(["{", f'"format": "{FORMAT}",', '"choices": [', ",\n".join(lines), "]}", ""])
 
     def __eq__(self, other: object) -> bool:
@@ -72,7 +77,7 @@ class Plan:
             raise BadInput(f"{path} is not a plan: {error}") from None
         if not isinstance(data, dict) or cast("dict[str, Any]", data).get("format") != FORMAT:
             raise BadInput(f'{path} is not a plan: it has no "format": "{FORMAT}"')
-        return cls(_choices_from(cast("dict[str, Any]", data).get("choices"), path))
+        return cls(*_choices_from(cast("dict[str, Any]", data).get("choices"), path))
 
     def write(self, path: Path) -> None:
         """Write it, whole or not at all.
@@ -85,11 +90,14 @@ class Plan:
         except OSError as error:
             raise BadInput(f"plan {path} cannot be written: {error.strerror or error}") from error
 
-    def differences(self, other: Plan) -> list[tuple[Key, Config | None, Config | None]]:
-        """Where two plans differ: a Key, its Config here and there, `None` where it is absent."""
+    def differences(self, other: Plan) -> list[Key]:
+        """The Keys of which two plans say something else, one of them perhaps nothing."""
         keys = sorted({*self.choices, *other.choices}, key=_place)
-        found = [(key, self.choices.get(key), other.choices.get(key)) for key in keys]
-        return [row for row in found if row[1] != row[2]]
+        return [key for key in keys if self.served(key) != other.served(key)]
+
+    def served(self, key: Key) -> tuple[Config | None, Config | None]:
+        """The Config of a Key, and that of calls outside of CUDA graphs where it is another; `None` where absent."""
+        return self.choices.get(key), self.called.get(key)
 
     def nearest(self, key: Key) -> Key | None:
         """Of the same kernel's Keys, the one that differs in the fewest fields."""
@@ -101,31 +109,43 @@ def _place(key: Key) -> str:
     return _line(key, Config())
 
 
-def _line(key: Key, config: Config) -> str:
+def _line(key: Key, config: Config, called: Config | None = None) -> str:
     data = key.to_data()
-    fields = {**{name: data[name] for name in FIELDS}, "config": dict(config)}
-    return json.dumps(fields, separators=(", ", ": "))
+    configs = {"config": dict(config), **({} if called is None else {"called": dict(called)})}
+    return json.dumps({**{name: data[name] for name in FIELDS}, **configs}, separators=(", ", ": "))
 
 
-def _choices_from(rows: Any, path: Path) -> dict[Key, Config]:
+def _choices_from(rows: Any, path: Path) -> tuple[dict[Key, Config], dict[Key, Config]]:
     if not isinstance(rows, list):
         raise BadInput(f'{path} is not a plan: its "choices" are not a list')
     choices: dict[Key, Config] = {}
+    called: dict[Key, Config] = {}
     for number, row in enumerate(cast("list[Any]", rows), 1):
         try:
             missing = [name for name in (*FIELDS, "config") if name not in row]
             if missing:
                 raise BadInput(f"{missing[0]!r} is missing")
             key, config = Key.from_data({**row, "soft": {}}), Config(row["config"])
+            beside = None if row.get("called") is None else Config(row["called"])
         except (TypeError, ValueError, AttributeError) as error:
             raise BadInput(f"{path}: choice {number} makes no sense: {error}") from None
         if key in choices:
             raise BadInput(f"{path}: choice {number} is the second for {key.kernel}({key.problem})")
         choices[key] = config
-    return choices
+        if beside is not None:
+            called[key] = beside
+    return choices, called
 
 
 # --- writing one --------------------------------------------------------------------------------------
+
+
+def said(plan: Plan, key: Key) -> str:
+    """What a plan has for a Key, for people."""
+    config, called = plan.served(key)
+    if config is None:
+        return "(absent)"
+    return repr(config) if called is None else f"{config!r} (calls outside of CUDA graphs: {called!r})"
 
 
 class Recorder(Authority):
@@ -139,7 +159,9 @@ class Recorder(Authority):
     def plan(self) -> Plan:
         """What was noted so far."""
         with self._lock:
-            return Plan({key: choice.config for key, choice in self._choices.items()})
+            found = self._choices.items()
+            called = {key: choice.called for key, choice in found if choice.called not in (None, choice.config)}
+            return Plan({key: choice.config for key, choice in found}, called)
 
     def witness(self, asked: tracks.Asked, choice: Choice) -> None:
         """Note a Choice. Of a Key the latest counts; a default that stood in never replaces what was found."""
@@ -197,18 +219,21 @@ class _ToFile(Recorder):
             try:
                 before = Plan.read(self._path) if self._path.exists() else Plan({})
                 self._warn_of_conflicts(before)
-                Plan({**before.choices, **self.plan.choices}).write(self._path)
+                plan = self.plan
+                stays = {key: config for key, config in before.called.items() if key not in plan.choices}
+                Plan({**before.choices, **plan.choices}, {**stays, **plan.called}).write(self._path)
             finally:
                 lock.release()
         except BadInput as error:
             _complain(f"the Choices of this process are not in its plan: {error}")
 
     def _warn_of_conflicts(self, before: Plan) -> None:
-        for key, config in self.plan.choices.items():
-            known = before.choices.get(key, config)
-            if known != config:
+        plan = self.plan
+        for key in plan.choices:
+            if key in before.choices and before.served(key) != plan.served(key):
+                known, used = said(before, key), said(plan, key)
                 _complain(
-                    f"plan {self._path}: {key.kernel}({key.problem}) had {known!r}, this process used {config!r}: the "
+                    f"plan {self._path}: {key.kernel}({key.problem}) had {known}, this process used {used}: the "
                     "latter is kept. Processes that run together and must agree want TUNESMITH_RANKS"
                 )
 
@@ -252,13 +277,14 @@ class Replay(Authority):
         """
         subject, source = asked.subject, f"plan {self._name}"
         call = f"{subject.kernel.name}({subject.key.problem})"
-        config = self._plan.choices.get(subject.key)
-        if config is not None and self._miss == "error":
-            fault = subject.space.fault(config)
+        config, called = self._plan.served(subject.key)
+        for one in (config, called) if self._miss == "error" else ():
+            fault = None if one is None else subject.space.fault(one)
             if fault is not None:
-                raise PlanMiss(f"{call}: {source} has {config!r}, which the kernel's Space refuses: {fault}")
+                raise PlanMiss(f"{call}: {source} has {one!r}, which the kernel's Space refuses: {fault}")
         if config is not None and tracks.legal(subject, config, source):
-            return Choice(config, asked.policy.track, source), None
+            choice = Choice(config, asked.policy.track, source, called=called)
+            return tracks.called_legally(choice, subject, source), None
         why = self._why(subject.key)
         if config is None and self._miss == "error":
             raise PlanMiss(f"{call} is not in {source}, and it is replayed strictly: {why}")

@@ -240,9 +240,10 @@ class Preparation:
         jobs: dict[object, tuple[Config, Job]] = {}
         for item in items:
             if not item.why and item.call is not None and item.choice is not None:
-                job = attempt("compile", partial(self.steps.job, item.call, item.choice.config))[0]
-                if job is not None and not job.output.exists():
-                    jobs[job.output] = item.choice.config, job
+                for config in (item.choice.config, item.choice.called or item.choice.config):
+                    job = attempt("compile", partial(self.steps.job, item.call, config))[0]
+                    if job is not None and not job.output.exists():
+                        jobs[job.output] = config, job
         if len(jobs) > 1:
             for _ in compile_all(jobs.values(), options().jobs):
                 pass

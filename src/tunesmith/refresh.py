@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -16,6 +16,7 @@ from tunesmith.core.outcome import Choice, Failed, Measured, Trial
 from tunesmith.core.stats import paired_ratio
 from tunesmith.evaluate import Evaluation
 from tunesmith.kernel import Clock
+from tunesmith.measure.pick import Verdict
 from tunesmith.store import Store
 from tunesmith.subject import Effort, Subject
 from tunesmith.tune import called_by, of_calls, searching
@@ -36,7 +37,7 @@ class Refreshed:
         raced: how many Configs were timed.
         before, after: the Choice that was stored, and the one that is now.
         ratio: the time of the Config used now over that of the one used before, by paired samples; `None` where the
-            two were not timed side by side.
+            two were not timed side by side, and where only calls outside of CUDA graphs go to another now.
         why: what failed.
     """
 
@@ -65,10 +66,14 @@ def refresh(
     before, stale = stored.choice, tuple(key.stale(stored.soft))
     if not stale and not anyway:
         return Refreshed(key, "current", stale, 0, before, before)
-    configs = _best(subject, store, effort, before.config, best)
+    stays = getattr(subject.kernel, "stays", None)  # a library's call: what may serve calls is measured by it
+    if stays not in subject.space:
+        stays = None
+    serving = [config for config in (before.config, before.called, stays) if config is not None]
+    configs = _best(subject, store, effort, serving, best)
     at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
     deadline = None if effort.budget_s is None else perf_counter() + effort.budget_s
-    state = Evaluation(subject, store, clock, effort, at, deadline, incumbent=before.config)
+    state = Evaluation(subject, store, clock, effort, at, deadline, incumbent=stays or before.config)
     with searching(), closing(state):
         with kept_for_calls(state):
             state.evaluate(configs)
@@ -92,24 +97,32 @@ def refresh(
         before, config=winner.config, median_s=winner.outcome.median_s, runner_up=rival.config if rival else None,
         ratio=None if rival_s is None else rival_s / winner.outcome.median_s, ties=verdict.ties,
         measured_at=subject.exact if subject.exact != key.problem else None, within=verdict.within,
-        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=at, called=called_by(verdict),
-        calls=of_calls(verdict, state),
+        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=at,
+        called=_called(verdict, before, state), calls=of_calls(verdict, state),
     )  # fmt: skip
     store.put_choice(key, after, dict(key.soft))
-    fate: Fate = "kept" if winner.config == before.config else "changed"
+    same = winner.config == before.config
+    fate: Fate = "kept" if same and after.called == before.called else "changed"
     old = state.trials.get(before.config)
-    ratio = side_by_side(winner, old) if fate == "changed" else None
+    ratio = None if same else side_by_side(winner, old)
     why = f"{before.config!r}: {old.outcome.reason}" if old and isinstance(old.outcome, Failed) else ""
     return Refreshed(key, fate, stale, len(trials), before, after, ratio, why)
 
 
-def _best(subject: Subject, store: Store, effort: Effort, in_use: Config, best: int) -> list[Config]:
-    """The Config in use and the next best, as far as the Space still has them."""
+def _called(verdict: Verdict, before: Choice, state: Evaluation) -> Config | None:
+    """Who serves calls, where that is not the winner; as before, where what they take could not be measured."""
+    if not state.calls_note or before.called == verdict.winner.config:
+        return called_by(verdict)
+    return before.called if any(t.config == before.called for t in verdict.ranking) else None
+
+
+def _best(subject: Subject, store: Store, effort: Effort, in_use: Sequence[Config], best: int) -> list[Config]:
+    """The Configs in use and the next best, as far as the Space still has them."""
     known = [t for t in store.trials(subject.key) if t.config in subject.space]
     verdict = effort.verdict(known)
     ranking = [] if verdict is None else [trial.config for trial in verdict.ranking]
-    legal = [in_use] if in_use in subject.space else []
-    return list(dict.fromkeys([*legal, *[config for config in ranking if config != in_use][:best]]))
+    legal = [config for config in in_use if config in subject.space]
+    return list(dict.fromkeys([*legal, *[config for config in ranking if config not in in_use][:best]]))
 
 
 def side_by_side(now: Trial, before: Trial | None) -> float | None:

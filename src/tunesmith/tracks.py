@@ -77,7 +77,7 @@ def known_choice(subject: Subject, store: Store, tables: Sequence[Tables], track
         stale = subject.key.stale(stored.soft)
         note = f"found under other versions ({'; '.join(stale)})" if stale else stored.choice.note
         known = replace(stored.choice, track=track, source="store", note=note)
-        return as_checked(_called_legally(known, subject, "the store"), subject)
+        return as_checked(called_legally(known, subject, "the store"), subject)
     for table in tables:
         row = table.lookup(subject.key, subject.exact, subject.device)
         if row is not None and row.distance and subject.space.fault(row.config) is not None:
@@ -87,11 +87,11 @@ def known_choice(subject: Subject, store: Store, tables: Sequence[Tables], track
                 row.config, track, row.source, median_s=row.median_s, distance=row.distance, note=row.note,
                 called=row.called,
             )  # fmt: skip
-            return _called_legally(made, subject, row.source)
+            return called_legally(made, subject, row.source)
     return None
 
 
-def _called_legally(choice: Choice, subject: Subject, source: str) -> Choice:
+def called_legally(choice: Choice, subject: Subject, source: str) -> Choice:
     """Without what calls one by one are launched with, where the Space refuses that: then one Config serves all."""
     called = choice.called
     neighbours = bool(choice.distance) and called is not None and subject.space.fault(called) is not None

@@ -48,12 +48,18 @@ def verify(subject: Subject, choice: Choice, store: Store, clock: Clock, effort:
     at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
     state = Evaluation(subject, store, clock, replace(effort, budget_s=None), at, None)
     trials = {trial.config: trial for trial in store.trials(subject.key)}
-    state.check(trials.get(choice.config, Trial(choice.config, Untried("not measured"))), TIMES)
-    found = state.trials.get(choice.config)
-    failure = found.outcome if found is not None and isinstance(found.outcome, Failed) else None
-    checked = failure is None and found is not None and found.checked == identity
+    failure, checked = None, True
+    for config in [choice.config] if choice.called is None else [choice.config, choice.called]:
+        state.check(trials.get(config, Trial(config, Untried("not measured"))), TIMES)
+        found = state.trials.get(config)
+        checked = checked and found is not None and found.checked == identity
+        if failure is None and found is not None and isinstance(found.outcome, Failed):
+            which = "" if config is choice.config else f"{config!r}, which serves calls outside of CUDA graphs: "
+            failure = replace(found.outcome, reason=which + found.outcome.reason)
+    checked = checked and failure is None
     stored = store.choice(subject.key)
-    if stored is not None and stored.choice.config == choice.config and (checked or failure):
+    here = None if stored is None else (stored.choice.config, stored.choice.called)
+    if stored is not None and here == (choice.config, choice.called) and (checked or failure):
         note = "" if failure is None else f"its results are wrong: {failure.reason}"
         told = replace(stored.choice, checked=identity if checked else "", note=note)
         store.put_choice(subject.key, told, stored.soft)

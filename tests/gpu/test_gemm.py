@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -318,6 +320,39 @@ def test_graphs_get_what_is_fastest_there_and_calls_what_is_quickest_to_call() -
         assert all(second > 1e-6 for second in theirs.calls.seconds)
     assert torch.equal(x, before[0])
     assert torch.equal(w, before[1])
+
+
+FRESH = """
+import torch
+from tunesmith import Config, ops
+from tunesmith.core.outcome import Choice
+from tunesmith.store import default_store
+
+x, w = (torch.randn(n, 1024, device="DEVICE", dtype=torch.bfloat16) for n in (64, 512))
+chosen, args = ops._call(x, w, None, None, None)
+stored = Choice(Config(KNOBS), "search", "search", called=Config(by="torch"))
+default_store().put_choice(chosen.key(*args), stored, {})
+exact = x.double() @ w.double().mT
+assert torch.equal(ops.linear(x, w), ops.linear(x, w))
+assert chosen.choice(*args).called == Config(by="torch")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    made = ops.linear(x, w)
+made.zero_()
+graph.replay()
+torch.cuda.synchronize()
+assert (made.double() - exact).abs().max() < 1e-2 * exact.abs().max()
+"""
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"by": "gemm", **BASE}, {"by": "torch by cublasLt"}, {"by": "cublasLt", "ALGORITHM": 0}]
+)
+def test_what_serves_graphs_alone_is_ready_for_the_first(knobs: dict[str, Any]) -> None:
+    """In a process that has launched nothing else, after one call."""
+    script = FRESH.replace("KNOBS", repr(knobs)).replace("DEVICE", "cuda")
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_memory_is_on_the_arguments_device_whichever_is_current() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import Signature
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,14 @@ from tests.fakes import ScriptedClock
 
 import tunesmith
 from tunesmith import Candidate, Config, Measured, Sample, Space, Trial, choose
+from tunesmith.backends.call import CallExecutable
 from tunesmith.calls import HOST_MATTERS_S
 from tunesmith.chooser import Chooser
-from tunesmith.core.outcome import Calls, choice_from_data, choice_to_data, trial_from_data, trial_to_data
+from tunesmith.chooser.candidates import LibraryCall
+from tunesmith.chooser.captured import ByCapture
+from tunesmith.core.outcome import Calls, Choice, choice_from_data, choice_to_data, trial_from_data, trial_to_data
+from tunesmith.core.problem import Problem
+from tunesmith.dispatch import Call
 from tunesmith.errors import BadInput, TunesmithWarning
 from tunesmith.kernel import Run
 from tunesmith.measure.calls import copies
@@ -150,18 +157,58 @@ def test_of_calls_as_short_the_fastest_on_the_gpu_serve() -> None:
     assert choice.called == Config(by="gemm", SPLIT=4)
 
 
+@dataclass
+class Capture:
+    """Says of the current stream whether it is under capture."""
+
+    on: bool = False
+
+    @classmethod
+    def of_torch(cls, monkeypatch: pytest.MonkeyPatch) -> Capture:
+        torch, made = pytest.importorskip("torch"), cls()
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: made.on, raising=False)
+        monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 77 * made.on, raising=False)
+        return made
+
+
 def test_graphs_that_are_captured_get_what_is_fastest_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = pytest.importorskip("torch")
-    captured = [False]
-    monkeypatch.setattr(library.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(library._C, "_cuda_isCurrentStreamCapturing", lambda: captured[0], raising=False)
-    monkeypatch.setattr(library._C, "_cuda_getCurrentRawStream", lambda index: 77 * captured[0], raising=False)
+    capture = Capture.of_torch(monkeypatch)
     mm = made(HostClock(SMALL, 0.001, calls_us=CALLS))
     assert mm(1) == "gemm1"
-    captured[0] = True
+    capture.on = True
     assert mm(1) == "gemm2"
-    captured[0] = False
+    capture.on = False
     assert mm(1) == "gemm1"
+
+
+def both_of(launched: list[str], place: str, may_repeat: bool, known: set[object]) -> Callable[..., Any]:
+    graphs = CallExecutable(Config(by="a"), lambda x: launched.append(f"in graphs {x}"))
+    calls = CallExecutable(Config(by="b"), lambda x: launched.append(f"called {x}"))
+    call = Call((1,), Problem({"x": 1}), Problem({"x": 1}), (), (), (place,))
+    return ByCapture.of(graphs, calls, call, may_repeat, known).launch
+
+
+@pytest.mark.parametrize("may_repeat", [True, False])
+def test_what_serves_graphs_is_launched_once_before_them(may_repeat: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = Capture.of_torch(monkeypatch)
+    launched: list[str] = []
+    launch = both_of(launched, "cuda:1", may_repeat, set())
+    launch(1)
+    first = ["in graphs 1", "called 1"] if may_repeat else ["in graphs 1"]  # who writes its arguments is called once
+    assert launched == first
+    launch(2)
+    assert launched == [*first, "called 2"]
+    capture.on = True
+    launch(3)
+    assert launched == [*first, "called 2", "in graphs 3"]
+
+
+def test_a_call_on_the_cpu_asks_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    Capture.of_torch(monkeypatch).on = True
+    launched: list[str] = []
+    both_of(launched, "cpu", True, set())(1)
+    assert launched == ["called 1"]
 
 
 def test_long_kernels_are_left_alone() -> None:
@@ -316,7 +363,8 @@ def test_a_refreshed_choice_says_anew_who_serves_calls() -> None:
     refreshed = mm.refresh(1, anyway=True)
     assert refreshed is not None
     assert refreshed.after.called == Config(by="gemm", SPLIT=4)
-    assert refreshed.fate == "kept"
+    assert refreshed.fate == "changed"
+    assert refreshed.ratio is None
 
 
 def test_explain_says_what_calls_decided(capsys: pytest.CaptureFixture[str]) -> None:
@@ -385,13 +433,42 @@ def test_a_row_whose_calls_make_no_sense_is_left_out(called: object) -> None:
         entry_of({"config": {"by": "torch"}, "called": called})
 
 
-def test_calls_go_to_the_other_where_theirs_is_refused_or_does_not_load(tmp_path: Path) -> None:
+def test_calls_go_to_the_other_where_theirs_is_refused() -> None:
     mm = made(HostClock(SMALL, 0.001, calls_us=CALLS))
     key, choice = mm.key(1), mm.choice(1)
     default_store().put_choice(key, replace(choice, called=Config(by="gemm", SPLIT=3)), dict(key.soft))
     again = made(HostClock(SMALL, 0.001, calls_us=CALLS))
     with pytest.warns(TunesmithWarning, match="the store has .*SPLIT=3.*refuses"), tunesmith.policy("lookup"):
         assert again(1) == "gemm2"
+
+
+class Unloadable(LibraryCall):
+    def load(self, config: Config, problem: Problem, built: object) -> Any:
+        raise RuntimeError("no such symbol")
+
+
+@pytest.mark.parametrize(
+    ("called", "serves"), [("torch", "quick"), ("quick", "quick"), ("gone", "quick"), ("other", "switched")]
+)
+def test_what_does_not_load_serves_no_calls(called: str, serves: str) -> None:
+    ways = {
+        "torch": Candidate(
+            (Unloadable if called == "torch" else LibraryCall)("torch", torch, Signature.from_callable(torch))
+        ),
+        "quick": lambda x: "quick",
+        "other": switched,
+        "gone": Candidate(Unloadable("gone", torch, Signature.from_callable(torch))),
+    }
+    mm = choose("mm", ways, args=["x"], key=["x"], eager=True, policy="lookup", isolate=False)
+    stored = Choice(Config(by="quick"), "search", "search", called=Config(by=called))
+    default_store().put_choice(mm.key(1), stored, {})
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        assert mm(1) == serves
+    said = [str(one.message) for one in heard]
+    assert [("does not load: " in one, "serves all calls" in one) for one in said] == (
+        [(True, True)] if called in ("torch", "gone") else []
+    )
 
 
 def test_calls_are_stored_and_older_stores_are_read() -> None:

@@ -26,7 +26,8 @@ from tunesmith.chooser.scores import scores
 from tunesmith.chooser.settings import torch_settings
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
-from tunesmith.core.outcome import Choice, Measured
+from tunesmith.core.key import Key
+from tunesmith.core.outcome import Choice, Measured, Trial
 from tunesmith.core.problem import Bucket, Problem
 from tunesmith.core.stopping import CONFIDENCE, MARGIN
 from tunesmith.declaration import Declaration, Frontend, MakeInputs
@@ -154,6 +155,7 @@ class Chooser(TunedKernel):
         assert isinstance(function, LibraryCall)
         library = function.function
         checks = None if reference is None else partial(Checked, reference, library, writes=declared.restore)
+        self._launched = set[object]()
         super().__init__(alternatives, declared, frontend=Frontend(around=checks))
 
     def explain(self, *args: Any, **kwargs: Any) -> None:
@@ -174,6 +176,24 @@ class Chooser(TunedKernel):
         ways = self.alternatives
         return scores(self.kernel.name, bound.arguments, verdict, trials, choice, ways.of, ways.stays, top)
 
+    def choice(self, *args: Any, **kwargs: Any) -> Choice:
+        """The Choice that a call would use under the policy in force; under `search` that may mean measuring."""
+        return self._of_mine(super().choice(*args, **kwargs))
+
+    def lookup(self, *args: Any, **kwargs: Any) -> Choice | None:
+        """The Choice that is known for a call, `None` if there is none. Launches and measures nothing."""
+        known = super().lookup(*args, **kwargs)
+        return None if known is None else self._of_mine(known)
+
+    def explanation(self, *args: Any, **kwargs: Any) -> tuple[Key, Choice, Sequence[Trial]]:
+        """What `explain` prints: the call's Key, the Choice as far as it is known, and the stored Trials."""
+        key, choice, trials = super().explanation(*args, **kwargs)
+        return key, self._of_mine(choice), trials
+
+    def _of_mine(self, choice: Choice) -> Choice:
+        """Where it was not asked what calls take, one Config serves all, whatever a store or a table has for calls."""
+        return choice if self.declared.effort.eager else replace(choice, called=None, calls="")
+
     def timed(self, *args: Any, **kwargs: Any) -> Mapping[Config, float]:
         """Median seconds of every Config that was measured for a call."""
         _, _, trials = self.explanation(*args, **kwargs)
@@ -182,14 +202,19 @@ class Chooser(TunedKernel):
     def _loaded(self, choice: Choice, subject: Subject, call: Call) -> tuple[Choice, Executable, bool]:
         """What is known for graphs and for calls outside of them; where it can't be compiled or loaded here (a table is
         of another machine, a library of another version), the library's call, with a warning: it works without us."""
+        choice = self._of_mine(choice)
         used, executable, fresh = self._usable(choice, subject, call)
-        if choice.called is None or used is not choice:
+        if used is not choice or choice.called in (None, choice.config):
             return used, executable, fresh
-        beside, quick, _ = self._usable(replace(choice, config=choice.called), subject, call)
-        if beside.config != choice.called:
-            return replace(choice, called=None), executable, fresh
-        places = [place.rpartition(":")[2] for place in call.places if ":" in place]
-        return choice, ByCapture.of(executable, quick, int(places[0]) if places else 0), fresh
+        beside = replace(choice, config=choice.called, called=None)
+        try:
+            quick = super()._loaded(beside, subject, call)[1]
+        except NoWorkingConfig as error:
+            said = f"{error}; {choice.config!r}, which serves CUDA graphs, serves all calls: tune this call here"
+            warnings.warn(said, TunesmithWarning, stacklevel=2)
+            return replace(choice, called=None, calls=""), executable, fresh
+        both = ByCapture.of(executable, quick, call, not self.declared.restore, self._launched)
+        return choice, both, fresh
 
     def _usable(self, choice: Choice, subject: Subject, call: Call) -> tuple[Choice, Executable, bool]:
         stays = self.alternatives.stays
@@ -200,4 +225,4 @@ class Chooser(TunedKernel):
                 raise
             said = f"{error}; {stays[BY]} serves instead: tune this call here, or take the row out of the table"
             warnings.warn(said, TunesmithWarning, stacklevel=2)
-            return super()._loaded(replace(choice, config=stays, note=str(error)), subject, call)
+            return super()._loaded(replace(choice, config=stays, called=None, note=str(error)), subject, call)

@@ -9,7 +9,10 @@ from typing import Any
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Resources
+from tunesmith.decide import REMEMBERED
+from tunesmith.dispatch import Call
 from tunesmith.kernel import Executable
+from tunesmith.measure.allowed import captures_spared
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +28,42 @@ class ByCapture:
     resources: Resources
 
     @classmethod
-    def of(cls, in_graphs: Executable, outside: Executable, index: int) -> ByCapture:
+    def of(
+        cls, in_graphs: Executable, outside: Executable, call: Call, may_repeat: bool, launched: set[object]
+    ) -> ByCapture:  # fmt: skip
         """Of both, by torch's current stream; where no torch with a GPU is loaded, nothing is captured.
 
         Args:
-            index: the GPU's.
+            may_repeat: whether a call that is made twice leaves the same.
+            launched: what was launched outside of a capture, for which Problems and where. Programs call what they
+                capture once before, so that nothing is loaded or made for the first time then: what serves graphs has
+                to be launched by that call too.
         """
-        captured, called = in_graphs.launch, outside.launch
+        captured, called, places = in_graphs.launch, outside.launch, call.places
         torch = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_available():
+        on_cpu = bool(places) and all(place.partition(":")[0] == "cpu" for place in places)
+        if on_cpu or torch is None or not torch.cuda.is_available():
             return cls(in_graphs.config, called, outside.resources)
         # Without the Python functions around them, which take as long again.
         capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
         stream_of: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+        index = next((int(end) for place in places if (end := place.rpartition(":")[2]).isdecimal()), 0)
+        mine = captured, call.exact, places
+        cold = [] if mine in launched else [captured]
 
         def launch(*args: Any) -> Any:
             if stream_of(index) and capturing():  # the default stream, 0, never is
                 return captured(*args)
+            if cold:
+                cold.clear()
+                if len(launched) >= REMEMBERED:
+                    launched.clear()
+                launched.add(mine)
+                with captures_spared():  # of other threads
+                    made = captured(*args)
+                if not may_repeat:
+                    return made
+                del made
             return called(*args)
 
         return cls(in_graphs.config, launch, in_graphs.resources)

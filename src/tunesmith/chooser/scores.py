@@ -110,16 +110,20 @@ def _failures(trials: Sequence[Trial], of: Any) -> list[str]:
 
 def _conclusion(verdict: Verdict | None, choice: Choice, of: Any, library: Config) -> str:
     name = of(choice.config)[0]
+    calls = "" if choice.called is None else f"calls outside of a CUDA graph are {of(choice.called)[0]}'s"
     if verdict is None:
-        return f"{name} serves ({choice.source}): {choice.note or 'nothing was measured'}"
+        told = "; ".join(filter(None, [choice.note or "nothing was measured", calls]))
+        return f"{name} serves ({choice.source}): {told}"
     known = {trial.config: trial for trial in verdict.ranking}
     theirs, mine = known.get(library), known.get(choice.config)
     called = None if choice.called is None else known.get(choice.called)
-    calls = about_calls(called, mine, theirs, lambda c: of(c)[0]) if mine and theirs and called else ""
+    if mine and theirs and called:
+        calls = about_calls(called, mine, theirs, lambda c: of(c)[0]) or calls
     if choice.config == library:
         said = f"the library's call stays, as nothing is faster by more than {verdict.margin:.0%} beyond doubt"
     elif theirs is None or mine is None:
-        return f"{name} serves ({choice.source})"
+        said = ""
     else:
         said = f"{(theirs.level_s or 0.0) / (mine.level_s or math.inf):.2f} times as fast as {of(library)[0]}"
-    return f"{name} serves ({choice.source}): {'; '.join(filter(None, [said, calls]))}"
+    told = "; ".join(filter(None, [said, calls]))
+    return f"{name} serves ({choice.source})" + (f": {told}" if told else "")

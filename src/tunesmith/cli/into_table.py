@@ -90,7 +90,9 @@ class IntoTable:
             of_now = (
                 self.there is not None and self.there.fingerprint == key.fingerprint and PROTOCOL not in row.provenance
             )
-            self._put(key.problem, row if choice.source == "store" and of_now else new, "kept")
+            same = row.called == new.called
+            kept = row if choice.source == "store" and of_now and same else new
+            self._put(key.problem, kept, "kept" if same else "changed")
         elif raced or _beaten(kernel, arguments, row.config, choice.config, isolate):
             self._put(key.problem, new, "changed")
         else:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -15,7 +15,6 @@ from tunesmith.errors import BadInput
 from tunesmith.report.units import count
 
 if TYPE_CHECKING:
-    from tunesmith.core.config import Config
     from tunesmith.core.key import Key
     from tunesmith.plan import Plan
 
@@ -77,21 +76,24 @@ def _choices(plan: Plan) -> str:
 @app.command()
 def show(file: PlanFile, json: AsJson = False) -> None:
     """List what a plan holds, a Config for each kernel and Problem."""
-    from tunesmith.plan import Plan
+    from tunesmith.plan import Plan, said
 
     plan = Plan.read(file)
     if json:
-        choices = [{**key.to_data(), "config": dict(config)} for key, config in plan.choices.items()]
+        choices = [{**key.to_data(), **_configs(plan, key, "config", "called")} for key in plan.choices]
         print_json("plan-show", {"choices": [{k: v for k, v in row.items() if k != "soft"} for row in choices]})
         return
     from tunesmith.report.terminal import print_lines
 
-    for key, config in plan.choices.items():
-        print_lines(f"{_title(key)}: {config!r}")
+    for key in plan.choices:
+        print_lines(f"{_title(key)}: {said(plan, key)}")
 
 
-def _spelled(config: Config | None) -> str:
-    return "(absent)" if config is None else repr(config)
+def _configs(plan: Plan, key: Key, config: str, called: str) -> dict[str, Any]:
+    """What a plan has for a Key, under these names; the second where there is one."""
+    both = plan.served(key)
+    found = [None if one is None else dict(one) for one in both]
+    return {config: found[0], **({} if both[1] is None else {called: found[1]})}
 
 
 def _title(key: Key) -> str:
@@ -101,14 +103,15 @@ def _title(key: Key) -> str:
 @app.command()
 def diff(file: PlanFile, other: PlanFile, json: AsJson = False) -> int:
     """Say in which Choices two plans differ; the exit code is 1 if they do."""
-    from tunesmith.plan import Plan
+    from tunesmith.plan import Plan, said
 
-    rows = Plan.read(file).differences(Plan.read(other))
+    here, there = Plan.read(file), Plan.read(other)
+    rows = here.differences(there)
     if json:
         found = [
-            {**{k: v for k, v in key.to_data().items() if k != "soft"}, "config": None if here is None else dict(here),
-             "other": None if there is None else dict(there)}
-            for key, here, there in rows
+            {**{k: v for k, v in key.to_data().items() if k != "soft"}, **_configs(here, key, "config", "called"),
+             **_configs(there, key, "other", "other_called")}
+            for key in rows
         ]  # fmt: skip
         print_json("plan-diff", {"differences": found})
     elif not rows:
@@ -116,6 +119,6 @@ def diff(file: PlanFile, other: PlanFile, json: AsJson = False) -> int:
     else:
         from tunesmith.report.terminal import print_lines
 
-        for key, here, there in rows:
-            print_lines(f"{_title(key)}: {_spelled(here)} → {_spelled(there)}")
+        for key in rows:
+            print_lines(f"{_title(key)}: {said(here, key)} → {said(there, key)}")
     return NO if rows else GOOD

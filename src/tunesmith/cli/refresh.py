@@ -15,6 +15,7 @@ from tunesmith.core.key import Key
 from tunesmith.errors import BadInput
 
 if TYPE_CHECKING:
+    from tunesmith.core.outcome import Choice
     from tunesmith.refresh import Refreshed
 
 BestOption: TypeAlias = Annotated[
@@ -76,8 +77,7 @@ def _data(
         "results": [
             {
                 "problem": r.key.problem.text, "fate": r.fate, "stale": list(r.stale), "raced": r.raced,
-                "before": {"config": dict(r.before.config), "median_s": r.before.median_s},
-                "after": {"config": dict(r.after.config), "median_s": r.after.median_s},
+                "before": _choice(r.before), "after": _choice(r.after),
                 "ratio": r.ratio, "why": r.why,
             }
             for r in found
@@ -86,6 +86,11 @@ def _data(
         "not_looked_at": [{"problem": key.problem.text, "why": why} for key, why in left],
         "never_used": [{"problem": key.problem.text, "device": key.device, "differs": d} for key, d in hard],
     }  # fmt: skip
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    called = {} if choice.called is None else {"called": dict(choice.called)}
+    return {"config": dict(choice.config), **called, "median_s": choice.median_s}
 
 
 def _text(
@@ -101,8 +106,11 @@ def _text(
         if r.fate == "current":
             continue
         what = f"{r.fate:8} {problem_line(r.key.problem)}: {r.before.config!r}"
-        if r.fate == "changed":
+        if r.after.config != r.before.config:
             what += f" → {r.after.config!r}" + (f", {ratio(r.ratio)} its time" if r.ratio is not None else "")
+        calls = [choice.called or choice.config for choice in (r.before, r.after)]
+        if (r.before.called or r.after.called) and calls[0] != calls[1]:
+            what += f"; calls outside of CUDA graphs: {calls[0]!r} → {calls[1]!r}"
         why = "; ".join(filter(None, [f"soft: {', '.join(r.stale)}" if r.stale else "", r.why]))
         lines.append(f"  {what}  ({r.raced} raced{f'; {why}' if why else ''})")
     lines += [f"  not stored: {text}" for text in unknown]

@@ -16,6 +16,7 @@ from tunesmith.report.units import count
 
 if TYPE_CHECKING:
     from tunesmith.tables.convert import Exported
+    from tunesmith.tables.edit import Change
     from tunesmith.tables.sheet import Finding
 
 app = typer.Typer(cls=Commands, help="Offline tables: check, compare, merge and convert them. Needs no GPU.")
@@ -121,6 +122,12 @@ def explain(
     return NO if row is None else GOOD
 
 
+def _called(change: Change) -> dict[str, Any]:
+    """What calls outside of CUDA graphs are launched with, before and after, where a row says that."""
+    both = [None if row is None else row.called for row in (change.before, change.after)]
+    return {"called": both} if any(both) else {}
+
+
 @app.command()
 def diff(
     one: Annotated[Path, typer.Argument(help="A table.")],
@@ -139,6 +146,7 @@ def diff(
                 "key": dict(change.key),
                 "before": None if change.before is None else change.before.config,
                 "after": None if change.after is None else change.after.config,
+                **_called(change),
             }
             for change in changes
         ]

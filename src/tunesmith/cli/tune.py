@@ -184,7 +184,7 @@ class _Result:
         if self.before is None:
             return "new"
         if now.config == self.before.config:
-            return "kept"
+            return "kept" if now.called == self.before.called else "changed for calls"
         ratio = self.ratio
         return "changed" if ratio is None else f"×{ratio:.3f}"
 

@@ -89,6 +89,8 @@ def _show(kernel: TunedKernel, found: Sequence[tuple[Problem, Verification]]) ->
 
     for problem, one in found:
         facts = [("result", _says(one)), ("Config", repr(one.choice.config)), ("source", one.choice.source)]
+        if one.choice.called is not None:
+            facts.insert(2, ("calls", f"outside of CUDA graphs: {one.choice.called!r}"))
         if one.checked:
             facts.append(("against", one.choice.checked))
         print_facts(f"{kernel.kernel.name}({problem_line(problem)})", facts)

@@ -49,6 +49,7 @@ def choice_html(choice: Choice) -> str:
     return html_facts(
         [
             ("Config", repr(choice.config)),
+            ("calls outside of CUDA graphs", "" if choice.called is None else repr(choice.called)),
             ("time", "never measured" if choice.median_s is None else duration(choice.median_s)),
             ("track", choice.track),
             ("source", choice.source),

@@ -140,15 +140,17 @@ class _Talk:
         """
         by, choice = self._read(text)
         subject = self._subject
-        fault = subject.space.fault(choice.config)
-        if fault is not None:
-            raise NoAgreement(
-                f"{self._call}: the ranks of {self._agreement.group!r} use {choice.config!r}, committed by {by}, which "
-                f"this rank's Space refuses ({fault}); all ranks need the same kernel with the same Space"
-            )
+        for config in [choice.config] if choice.called is None else [choice.config, choice.called]:
+            fault = subject.space.fault(config)
+            if fault is not None:
+                raise NoAgreement(
+                    f"{self._call}: the ranks of {self._agreement.group!r} use {config!r}, committed by {by}, which "
+                    f"this rank's Space refuses ({fault}); all ranks need the same kernel with the same Space"
+                )
         found = choice.space == subject.space.digest
         stored = self._asked.store.choice(subject.key) if found else None
-        if found and not options().read_only and (stored is None or stored.choice.config != choice.config):
+        here = None if stored is None else (stored.choice.config, stored.choice.called)
+        if found and not options().read_only and here != (choice.config, choice.called):
             self._asked.store.put_choice(subject.key, choice, dict(subject.key.soft))
         if choice.source == tracks.DEFAULT:
             return replace(choice, track=self._asked.policy.track)
@@ -249,9 +251,21 @@ class _Talk:
         for number, config in enumerate(_best_first(choice, summary)[:TRIED]):
             why = self._put_to_others(number, config)
             if not why:
-                return choice if not refused else self._instead(choice, config, summary, refused)
+                if refused:
+                    return self._instead(choice, config, summary, refused)
+                return self._called_everywhere(choice, number + 1)
             refused.append(f"{config!r}: {why}")
         raise NoWorkingConfig(f"{self._call}: what works on {who()} fails on others: {'; '.join(refused)}")
+
+    def _called_everywhere(self, choice: Choice, number: int) -> Choice:
+        """The Choice, without what serves calls outside of CUDA graphs where that fails on another rank."""
+        why = "" if choice.called is None else self._put_to_others(number, choice.called)
+        if not why:
+            return choice
+        note = f"{choice.called!r} would serve calls outside of CUDA graphs, and fails on other ranks: {why}"
+        both = replace(choice, called=None, calls="", note="; ".join(filter(None, [choice.note, note])))
+        self._asked.store.put_choice(self._subject.key, both, dict(self._subject.key.soft))
+        return both
 
     def _put_to_others(self, number: int, config: Config) -> str:
         """Why a Config does not work on a rank that waits; empty where it works on all."""
@@ -286,7 +300,7 @@ class _Talk:
             self._number = self._board.count("waiting")
         if self._agreement.shard:
             self._parts.measure_next()
-        for number in range(TRIED):
+        for number in range(TRIED + 1):  # and what serves calls outside of CUDA graphs
             text = self._board.read(f"proposal/{number}") if number not in self._answered else None
             if text is not None:
                 self._answered.add(number)

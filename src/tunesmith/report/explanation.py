@@ -81,8 +81,8 @@ class Explanation:
             facts.append(("measured at", problem_line(choice.measured_at)))
         if choice.checked or choice.median_s is not None:
             facts.append(("checked", f"against its {choice.checked}" if choice.checked else "unverified"))
-        if choice.calls:
-            facts.append(("calls", choice.calls))
+        if choice.calls or choice.called is not None:
+            facts.append(("calls", choice.calls or f"calls outside of a CUDA graph are {choice.called!r}'s"))
         if choice.note:
             facts.append(("note", choice.note))
         if choice.candidates:

@@ -256,13 +256,15 @@ def native(
             try:
                 problem = Problem({**fixed, **row.key, **given})
                 config = Config({rename.get(name, name): value for name, value in row.config.items()})
+                beside = {rename.get(name, name): value for name, value in (row.called or {}).items()}
+                called = Config(beside) if beside else None
             except BadInput as error:
                 left.append(f"{place}: {error}")
                 continue
             seconds = row.us / 1e6 if row.us is not None and 0 < row.us < float("inf") else None
             if problem in rows:
                 left.append(f"{place}: {problem} is there already")
-            rows.setdefault(problem, Entry(config, seconds, {"from": f"{sheet.path.name}:{row.line}"}))
+            rows.setdefault(problem, Entry(config, seconds, {"from": f"{sheet.path.name}:{row.line}"}, called))
     if not rows:
         raise BadInput(f"no row could be taken: {'; '.join(left[:3]) or 'the tables are empty'}")
     made = {str(sheet.about[name]) for sheet in sheets for name in (VERSION, "triton_folder") if name in sheet.about}

@@ -81,6 +81,9 @@ class Change:
         changes = [f"{name} {_said(old, name)} → {_said(new, name)}" for name in knobs]
         if repr(self.before.us) != repr(self.after.us):
             changes.append(f"us {self.before.us} → {self.after.us}")
+        if self.before.called != self.after.called:
+            calls = [json.dumps(row.called, default=str) for row in (self.before, self.after)]
+            changes.append(f"called {calls[0]} → {calls[1]}")
         if (self.before.config is None) != (self.after.config is None):
             changes = [f"{_config(self.before)} → {_config(self.after)}"]
         return f"~ {spelled(self.key)}: {', '.join(changes)}"
@@ -96,7 +99,7 @@ def _said(config: Mapping[str, Any], name: str) -> str:
 
 def _same(one: Cells, other: Cells) -> bool:
     """Whether two rows say the same: as text, in which `true` is not 1, and NaN is itself."""
-    configs = [json.dumps(row.config, sort_keys=True, default=str) for row in (one, other)]
+    configs = [json.dumps([row.config, row.called], sort_keys=True, default=str) for row in (one, other)]
     return configs[0] == configs[1] and repr(one.us) == repr(other.us)
 
 

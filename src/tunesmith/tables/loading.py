@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
@@ -241,7 +241,8 @@ class SheetTables:
             distance = "" if found.exact else str(found)
             seconds = found.row.us / 1e6 if found.row.us is not None and found.row.us > 0 else None
             notes = "; ".join(filter(None, (note, self._note)))
-            return Row(config, f"table {sheet.path}:{found.row.line}", distance, seconds, notes)
+            called = None if found.row.called is None else Config(self._renamed(found.row.called))
+            return Row(config, f"table {sheet.path}:{found.row.line}", distance, seconds, notes, called)
         return None
 
     def _row(self, sheet: Sheet, fields: Mapping[str, FieldValue]) -> Found | None:
@@ -320,13 +321,15 @@ class SheetTables:
         match = devices.of_table(device.name, sheet.format, sheet.name.device)
         return None if match.name is None else match.note
 
+    def _renamed(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        return {self._rename.get(name, name): value for name, value in knobs.items()}
+
     def _config(self, i: int, sheet: Sheet, row: Cells) -> Config | None:
         """The row's Config; of one that makes no sense a warning, once."""
         place = (i, row.line)
         if place not in self._configs:
-            knobs = {self._rename.get(name, name): value for name, value in (row.config or {}).items()}
             try:
-                self._configs[place] = None if row.config is None else Config(knobs)
+                self._configs[place] = None if row.config is None else Config(self._renamed(row.config))
             except BadInput as error:
                 _warn(f"{sheet.path}:{row.line}: {error}; the row is not used")
                 self._configs[place] = None

@@ -40,5 +40,6 @@ def read(path: Path, document: Document) -> Sheet:
             continue
         seen[problem] = line
         us = None if said.median_s is None else said.median_s * 1e6
-        rows.append(Cells(dict(problem), dict(said.config), line, (*place, "config"), us))
+        called = None if said.called is None else dict(said.called)
+        rows.append(Cells(dict(problem), dict(said.config), line, (*place, "config"), us, called=called))
     return Sheet("native", path, document, tuple(rows), (), None, None, about, tuple(faults))

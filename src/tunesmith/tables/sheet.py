@@ -49,6 +49,7 @@ class Cells:
         place: where it stands in the document: a JSON path, or a CSV row's number.
         us: its time in microseconds as the table has it, whatever that is.
         facts: further cells.
+        called: knobs of what calls outside of CUDA graphs are launched with; `None`: the same.
     """
 
     key: Mapping[str, FieldValue]
@@ -57,6 +58,7 @@ class Cells:
     place: jsontext.Path | int
     us: float | None = None
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
+    called: Mapping[str, Any] | None = None
 
 
 def microseconds(time: Any, per_unit: float) -> float | None:
