@@ -50,6 +50,11 @@ class Verdict:
     called: Trial | None = None
 
     @property
+    def checked(self) -> str:
+        """What those that serve were compared with; empty where one was not, or with something else."""
+        return self.winner.checked if self.called is None or self.called.checked == self.winner.checked else ""
+
+    @property
     def doubt(self) -> str:
         """Why the best is not known within the margin, in words; empty where it is."""
         assert isinstance(self.winner.outcome, Measured)
