@@ -210,16 +210,18 @@ def _is_ranked(state: Evaluation) -> bool:
 
 
 def _check_winner(state: Evaluation, known: Mapping[Config, Trial]) -> None:
-    """See that who wins has been compared with today's reference: what the store knows was perhaps not, or with
-    another. Whoever turns out to be wrong has failed, and the next in line is looked at."""
+    """See that who wins, and who serves calls, has been compared with today's reference: what the store knows was
+    perhaps not, or with another. Whoever turns out to be wrong has failed, and the next in line is looked at."""
     wanted = state.subject.check.identity
     looked: set[Config] = set()
     while wanted and not state.over:
         verdict = state.effort.verdict(list({**known, **state.trials}.values()), state.incumbent)
-        if verdict is None or verdict.winner.checked == wanted or verdict.winner.config in looked:
+        serving = () if verdict is None else (verdict.winner, verdict.called or verdict.winner)
+        unchecked = next((t for t in serving if t.checked != wanted and t.config not in looked), None)
+        if unchecked is None:
             return
-        looked.add(verdict.winner.config)
-        state.check(verdict.winner)
+        looked.add(unchecked.config)
+        state.check(unchecked)
 
 
 def _conclude(
@@ -317,7 +319,7 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
         candidates=summary.counts, space=subject.space.digest, partial=partial, budget_s=budget_s,
         most=state.effort.candidates, launches=state.effort.launches, within=verdict.within,
         confidence=verdict.confidence, doubt=verdict.doubt, searched_at=state.at, called=called_by(verdict),
-        conditions=_conditions(winner.outcome, state.clock), checked=winner.checked,
+        conditions=_conditions(winner.outcome, state.clock), checked=verdict.checked,
         note="; ".join(filter(None, [*state.notes, instead])), calls=of_calls(verdict, state),
     )  # fmt: skip
 
