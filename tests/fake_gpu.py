@@ -30,6 +30,9 @@ class Gpu:
     buffers: list[int] = field(default_factory=list)
 
     graph: list[tuple[str, float | Callable[[], float]]] | None = None  # under capture
+    invalid: bool = False  # the capture: something was done that may not be
+    pools: int = 0  # so many were made
+    recording: set[int] = field(default_factory=set[int])  # pools that a capture has not ended well for
 
     def queue(self, what: str, seconds: float | Callable[[], float]) -> None:
         """Work of fixed length, or of one that is known when its turn comes."""
@@ -72,11 +75,19 @@ def fake_torch(gpu: Gpu) -> types.ModuleType:
     class Graph:
         def capture_begin(self, pool: int | None, capture_error_mode: str) -> None:
             assert capture_error_mode == "thread_local"
-            self.memory = id(self) if pool is None else pool
+            if pool in gpu.recording:
+                raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+            gpu.pools += pool is None
+            self.memory = gpu.pools if pool is None else pool
+            gpu.recording.add(self.memory)
             gpu.graph = self.work = list[tuple[str, float | Callable[[], float]]]()
 
         def capture_end(self) -> None:
             gpu.graph = None
+            if gpu.invalid:  # as torch: memory is recorded to its pool still
+                gpu.invalid = False
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            gpu.recording.remove(self.memory)
 
         def pool(self) -> int:
             return self.memory

@@ -233,8 +233,9 @@ class Evaluation:
         with self._race() as race, closing(self.compile(batch, seen)) as loaded:
 
             def has_its_turn_later(config: Config) -> bool:
-                """Whether it is checked after the race of those that are in: of one sample each nothing is known."""
-                if for_the_race_s is None or self._left_s > for_the_race_s or race.candidates < 2:
+                """Whether it is checked after the race of those that are in: of one sample each nothing is known.
+                Who has to meet all others does not wait."""
+                if self._anew or for_the_race_s is None or self._left_s > for_the_race_s or race.candidates < 2:
                     return False
                 if config != self.incumbent:
                     seen.discard(config)
@@ -251,6 +252,8 @@ class Evaluation:
                 self._keep(race, {executable.config}, at_once=False)
             self.cut_short = True
             with self.alone():
+                if waiting:  # compiling had its part: as large a part of the rest is for checking
+                    for_the_race_s = self._for_the_race_s
                 for executable in waiting:
                     if not has_its_turn_later(executable.config):
                         self._admit(race, executable, race.enter)

@@ -297,3 +297,9 @@ class Run:
 
 #: `default=` of a kernel: a Config, or a function of the Problem and the Device.
 Default: TypeAlias = "Config | Callable[[Problem, Device], Config]"
+
+
+def missing(kernel: Kernel, config: Config) -> str:
+    """What a Config takes and this machine has not got, which is why its Space refuses it; empty for nothing."""
+    asked = getattr(kernel, "missing", None)
+    return "" if asked is None else str(asked(config))

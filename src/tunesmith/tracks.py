@@ -12,7 +12,7 @@ from tunesmith.core.outcome import Choice, Track
 from tunesmith.core.space import Space
 from tunesmith.errors import BudgetEnded, Busy, LookupMiss, TunesmithWarning, WorkerLost
 from tunesmith.events import LAUNCHES, Summary
-from tunesmith.kernel import Clock
+from tunesmith.kernel import Clock, missing
 from tunesmith.options import Authority, Options, Policy
 from tunesmith.store import Store, StoredChoice
 from tunesmith.subject import Effort, Subject
@@ -114,9 +114,10 @@ def legal(subject: Subject, config: Config, source: str) -> bool:
     """Whether the kernel's own constraints accept a Config; one warning that names its source where not."""
     fault = subject.space.fault(config)
     if fault is not None:
+        lacking = missing(subject.kernel, config)
+        why = f"is not used: {lacking}" if lacking else f"the kernel's Space refuses ({fault}); it is not used"
         warnings.warn(
-            f"{subject.kernel.name}({subject.key.problem}): {source} has {config!r}, which the kernel's Space "
-            f"refuses ({fault}); it is not used",
+            f"{subject.kernel.name}({subject.key.problem}): {source} has {config!r}, which {why}",
             TunesmithWarning, stacklevel=2,
         )  # fmt: skip
     return fault is None

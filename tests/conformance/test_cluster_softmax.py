@@ -3,9 +3,11 @@ what it is given, and offered where it can be used."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +23,17 @@ from tests.fake_cuda import H200, FakeDriver, GpuArray, fake_gpu  # noqa: E402
 
 from tunesmith import Config, Failed, Problem, ops  # noqa: E402
 from tunesmith.backends import cpu  # noqa: E402
+from tunesmith.chooser import candidates  # noqa: E402
+from tunesmith.cli import main  # noqa: E402
 from tunesmith.core.device import Device, known_device  # noqa: E402
-from tunesmith.errors import BadInput  # noqa: E402
+from tunesmith.errors import BadInput, TunesmithWarning  # noqa: E402
 from tunesmith.kernels import cluster_softmax  # noqa: E402
 from tunesmith.kernels.rows import cluster  # noqa: E402
 from tunesmith.kernels.rows.cluster import Layout  # noqa: E402
+from tunesmith.store import default_store  # noqa: E402
+from tunesmith.tables import NativeTable  # noqa: E402
+from tunesmith.tables.native import Entry  # noqa: E402
+from tunesmith.tracks import known_choice  # noqa: E402
 from tunesmith.workers import compile_all  # noqa: E402
 
 KERNEL = cluster_softmax.kernel
@@ -93,12 +101,42 @@ def test_softmax_chooses_it_where_rows_are_long_on_chips_with_clusters() -> None
 def test_without_the_package_nothing_changes_but_that_it_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     before = ops.rows.chooser("softmax", "cuda").kernel.fingerprint()
     monkeypatch.setattr(cluster, "bindings", dict)
-    cluster.can_compile.cache_clear()
+    cluster.missing.cache_clear()
     assert ways(512, 128256, H200) == {"torch", "row_softmax"}
     chooser = ops.rows.chooser("softmax", "cuda")
     assert chooser.kernel.fingerprint() == before
     assert "cuda-bindings" not in chooser.kernel.versions()
-    cluster.can_compile.cache_clear()
+    cluster.missing.cache_clear()
+
+
+def test_rows_of_a_table_that_need_the_package_say_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chooser = ops.rows.chooser("softmax", "cuda")
+    config = Config(CLUSTER=8, THREADS=256, REGISTERS=0, by="cluster_softmax")
+    fingerprint = chooser.kernel.fingerprint() + chooser.declared.spec_fingerprint
+    entries = {problem(rows, 128256): Entry(config, 1e-4) for rows in (512, 64)}
+    table = NativeTable("softmax_gpu", H200.identity, entries, fingerprint, "cuda-graph-cold/2")
+    table.write(tmp_path / "softmax.json")
+    monkeypatch.setattr(candidates, "device_of", lambda args: H200)
+
+    def served(rows: int) -> Config | None:
+        x = torch.empty(rows, 128256, dtype=torch.bfloat16, device="meta")
+        found = known_choice(chooser.subject(x, *x.shape), default_store(), [table], "lookup")
+        return found and found.config
+
+    def guarded() -> str:
+        assert main(["guard", "--static", "tunesmith.row_ops:softmax_gpu", str(tmp_path)]) == 0
+        return capsys.readouterr().out
+
+    assert served(512) == config
+    assert "was not checked" not in guarded()
+    monkeypatch.setattr(cluster, "bindings", dict)
+    cluster.missing.cache_clear()
+    with pytest.warns(TunesmithWarning, match=r"not used: .*: pip install 'tunesmith\[cuda\]'$"):
+        assert served(64) is None
+    assert re.search(r"was not checked: .* pip install 'tunesmith\[cuda\]'", guarded())
+    cluster.missing.cache_clear()
 
 
 def test_what_compiles_it_is_not_imported_where_rows_are_short() -> None:

@@ -82,6 +82,20 @@ def test_numbers_that_are_not_finite_or_as_large_as_can_be_are_torchs(n: int, dt
                 torch.testing.assert_close(made(x, config), expected, equal_nan=True, atol=1e-5, rtol=2e-2)
 
 
+@pytest.mark.parametrize("dtype", list(ALLOWED))
+@pytest.mark.parametrize("n", [33001, 65536])
+def test_numbers_that_masks_are_made_of_are_torchs(n: int, dtype: Any) -> None:
+    far = [10.0**i * k for i in range(4, 38) for k in (1, 2.5, 3, 7) if 10.0**i * k <= torch.finfo(dtype).max]
+    x = matrix(3 * len(far), n, dtype)
+    for i, one in enumerate(far):
+        x[3 * i, 1000 : n - 1000] = -one  # most threads have nothing else
+        x[3 * i + 1] = -one
+        x[3 * i + 2, :: n // 7] = one
+    expected = x.double().softmax(-1).to(dtype)
+    for config in configs(x, 4):
+        torch.testing.assert_close(made(x, config), expected, atol=1e-5, rtol=2e-2)
+
+
 def test_clusters_in_graphs_and_streams_at_once() -> None:
     x = matrix(2000, 65536, torch.bfloat16)
     ways = [Config(CLUSTER=c, THREADS=t, REGISTERS=r) for c, t, r in ((8, 128, 0), (4, 256, 4), (2, 512, 0))]

@@ -530,3 +530,24 @@ def test_a_budget_leaves_time_to_race_where_checking_takes_long() -> None:
     assert len(best.outcome.samples) >= 3
     assert summary.choice.config != Config(c=0)
     assert summary.counts["untried"] > 0
+
+
+def test_a_budget_that_compiling_has_spent_its_part_of_still_races_all_that_are_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ScriptedClock(lambda config: 1.0 + 0.01 * int(str(config["c"])), 1e-5)
+    made = autotune(
+        space=Space(c=list(range(400))), clock=clock, isolate=False, version="compiles", default=Config(c=0),
+    )(lambda x, *, c: x)  # fmt: skip
+    load = type(made.kernel).load
+
+    def slow(self: Any, *given: Any) -> Any:
+        time.sleep(0.004)
+        return load(self, *given)
+
+    monkeypatch.setattr(type(made.kernel), "load", slow)
+    summary = made.tune(X, budget_s=0.6)
+    assert summary.choice is not None
+    assert summary.choice.partial
+    assert summary.counts["measured"] > 12
+    assert sum(summary.counts.values()) == 400

@@ -71,6 +71,19 @@ def test_graphs_that_live_share_the_memory_of_what_is_launched_in_them(gpu: Gpu)
     assert elsewhere.state["graphs"][0].pool() != second.state["graphs"][0].pool()
 
 
+def test_a_capture_that_fails_is_no_trouble_for_who_comes_after(gpu: Gpu) -> None:
+    class Waiting(Launched):
+        def launch(self, *args: Any) -> None:
+            self.gpu.invalid = self.gpu.graph is not None
+
+    clock, first = clock_for(H200, "graph"), Run(Launched(gpu), (tensor(0),))
+    clock.sample(first)
+    with pytest.raises(RuntimeError, match="previous error during capture"):
+        clock.sample(Run(Waiting(gpu), (tensor(0),)))
+    for run in (Run(Launched(gpu), (tensor(0),)), first):
+        assert clock.sample(run).seconds == pytest.approx(KERNEL_S)
+
+
 # --- in a row on other inputs ---
 
 FLUSHED_S, COLD_S, HOT_S = 2.5e-6, 4e-6, 1e-6

@@ -246,6 +246,27 @@ def test_what_finds_no_memory_is_loaded_again(monkeypatch: pytest.MonkeyPatch, m
     assert (failure is None) == (times == 2)
 
 
+def test_memory_that_can_not_be_given_back_is_a_failure_of_the_candidate_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    @autotune(space=SPACE)
+    def scaled(x: Any, k: int) -> Any:
+        return x * k
+
+    def lacking(self: Any, *given: Any) -> Any:
+        raise RuntimeError("Triton Error [CUDA]: out of memory")
+
+    def stuck() -> None:
+        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED")
+
+    bench = bench_of(scaled, tensor())
+    monkeypatch.setattr(type(scaled.kernel), "load", lacking)
+    monkeypatch.setattr("tunesmith.measure.bench.give_back_memory", stuck)
+    with bench:
+        executable, failure, _ = bench.load(ONE, None)
+    assert executable is None
+    assert failure is not None
+    assert "captures_underway" in failure.reason
+
+
 @pytest.mark.parametrize("declared", [{}, {"outputs": ["y"]}, {"restore_value": ["y"]}, {"reset_to_zero": ["y"]}])
 def test_a_kernel_that_writes_an_argument_has_none(declared: Any) -> None:
     @autotune(space=SPACE, **declared)

@@ -40,6 +40,7 @@ class Candidate:
         model: what its launches do, for the order in which Configs are compiled.
         applies: whether it can be used for a Problem on a device.
         devices: kinds of devices that it runs on.
+        missing: says what it takes and this machine has not got, with the command that installs it; empty for nothing.
     """
 
     kernel: Kernel
@@ -47,6 +48,7 @@ class Candidate:
     model: Model | None = None
     applies: Applies | None = None
     devices: tuple[str, ...] = ("cpu", "cuda", "hip")
+    missing: Callable[[], str] = str
 
     @classmethod
     def of(cls, name: str, given: Any, signature: inspect.Signature) -> Candidate:
@@ -75,7 +77,8 @@ class Candidate:
 
     def space_for(self, problem: Problem, device: Device) -> Space | None:
         """Its Configs for a Problem, `None` where it can't be used."""
-        if device.kind not in self.devices or (self.applies is not None and not self.applies(problem, device)):
+        suits = device.kind in self.devices and (self.applies is None or self.applies(problem, device))
+        if not suits or self.missing():
             return None
         return self.space if isinstance(self.space, Space) else self.space(problem, device)
 
@@ -193,6 +196,11 @@ class Alternatives:
         if name not in self.candidates:
             raise SpaceError(f"{self.name}: {unknown('candidate', name, self.candidates)}")
         return str(name), Config({knob: value for knob, value in config.items() if knob != BY})
+
+    def missing(self, config: Config) -> str:
+        """What a Config's candidate takes and this machine has not got; empty for nothing."""
+        one = self.candidates.get(str(config.get(BY)))
+        return "" if one is None else one.missing()
 
     # --- as a Kernel ---
 

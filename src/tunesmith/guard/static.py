@@ -16,6 +16,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.errors import BadInput, MissingEngine, TunesmithError, TunesmithWarning
 from tunesmith.guard.sides import entries, kind_of
+from tunesmith.kernel import missing
 from tunesmith.measure.failure import attempt
 from tunesmith.store import exchange
 from tunesmith.tables import NativeTable, native
@@ -237,7 +238,10 @@ def _of_row(path: str, kernel: TunedKernel, row: Stored) -> Iterator[Finding]:
         return
     for config in [row.config] if row.called is None else [row.config, row.called]:
         fault = _fault(space, config)
-        if fault:
+        lacking = fault and missing(kernel.kernel, config)
+        if lacking:
+            yield Finding(path, f"{where}: {config!r} was not checked: {lacking}", fault=False)
+        elif fault:
             yield Finding(path, f"{where}: {config!r} is refused by the kernel's Space: {fault}")
     limit, needs = device.shared_bytes_per_block, row.resources.shared_bytes
     if limit and needs and needs > limit:

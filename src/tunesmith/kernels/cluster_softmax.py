@@ -17,7 +17,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.errors import BadInput
 from tunesmith.kernels import row_softmax
-from tunesmith.kernels.rows.cluster import KNOBS, ClusterKernel, Layout, can_compile, has_clusters
+from tunesmith.kernels.rows.cluster import KNOBS, ClusterKernel, Layout, has_clusters
 from tunesmith.tables import Packaged
 
 #: Pieces of a row that a thread holds: with fewer it waits more than it computes, with more it is long code.
@@ -71,9 +71,9 @@ def default(problem: Problem, device: Device) -> Config:
 
 
 def applies(problem: Problem, device: Device) -> bool:
-    """Whether it may be the fastest, and can be compiled here."""
+    """Whether it may be the fastest."""
     rows, n = cast(int, problem["rows"]), cast(int, problem["n"])
-    if not (n >= LEAST_N and rows >= LEAST_ROWS and has_clusters(device) and can_compile()):
+    if not (n >= LEAST_N and rows >= LEAST_ROWS and has_clusters(device)):
         return False
     return next(iter(space(problem, device)), None) is not None
 

@@ -131,11 +131,14 @@ class LocalBench:
         def load() -> Executable:
             return self._kernel.load(config, self._exact, built)
 
+        def again() -> Executable:
+            give_back_memory()
+            return load()
+
         loaded, failure, error = attempt("load", load)
         if failure is not None and is_out_of_memory(failure):  # a driver knows nothing of what torch keeps in reserve
             del error
-            give_back_memory()
-            loaded, failure, error = attempt("load", load)
+            loaded, failure, error = attempt("load", again)
         return loaded, failure, error
 
     def ready(self, executable: Executable) -> Ready:

@@ -202,8 +202,10 @@ def _c_softmax() -> dict[str, Any]:
 
 def _softmax_of_clusters() -> dict[str, Any]:
     from tunesmith.kernels import cluster_softmax as by
+    from tunesmith.kernels.rows.cluster import missing
 
-    return {by.kernel.kernel.name: Candidate(by.kernel.kernel, by.space, applies=by.applies, devices=("cuda",))}
+    made = Candidate(by.kernel.kernel, by.space, applies=by.applies, devices=("cuda",), missing=missing)
+    return {by.kernel.kernel.name: made}
 
 
 WAYS = {

@@ -35,9 +35,11 @@
 constexpr int GROUP = 4, WARPS = THREADS / 32, TOLD = CLUSTER * WARPS;
 static_assert(THREADS % 32 == 0 && REGISTERS <= SLOTS && CLUSTER <= 8, "whole warps, portable clusters");
 constexpr float LOG2_E = 1.4426950408889634f;
-// Sums are by powers of what is this small at least: by less, or -inf, they would be NaN. A row of such elements only,
-// or of ones that are as large, has another way: see `alone`.
-constexpr float FAR = 1e38f;
+// Logarithms are by products with log2(e), whose rounding moves all powers of a row alike: by less than one for elements
+// that are nearer to 0 than this, and so far for others (from 1e10 on) that a power is infinite or 0. So sums are by
+// powers of what is -FAR at least, beside which all that is less is 0; a row of such elements only (masked by -1e30, or
+// -inf), or with ones that are as large, has another way: see `alone`.
+constexpr float FAR = 1e7f;
 #define NONE __int_as_float(0xff800000)  // -inf
 
 typedef DTYPE::Item Item;
@@ -203,8 +205,8 @@ __device__ Sum row_sum(Told &told, int rank, const Sum &mine) {
 
 __device__ void put(Item *to, float value) { *to = (Item)DTYPE::closed(value, 0); }
 
-// Softmax of a row element by element, from memory again, by differences, which are exact: where the largest element is so
-// far from 0, or no number, that its product with log2(e) may be none, and where y has no pieces where x has them.
+// Softmax of a row element by element, from memory again, by differences, which are exact: where the largest element is
+// far from 0, or no number, and where y has no pieces where x has them.
 __device__ __noinline__ void alone(Part part, Told &told, int rank, float top) {
     const Item *__restrict__ const x = part.x - part.skipped;
     Item *__restrict__ const y = part.y - part.skipped;
@@ -273,7 +275,7 @@ cluster_softmax(const void *__restrict__ x, void *__restrict__ y, long long stri
     begun();
 
     Sum sum = {end, reference(end), 0};
-    sum.total = power(end * LOG2_E - sum.from);
+    sum.total = power(fmaf(end, LOG2_E, -sum.from));
     each<0, SLOTS, GROUP>([&](auto first) {
         constexpr int FIRST = decltype(first)::value, END = FIRST + GROUP < SLOTS ? FIRST + GROUP : SLOTS;
         arrived<(SLOTS + GROUP - 1) / GROUP - 1 - FIRST / GROUP>();

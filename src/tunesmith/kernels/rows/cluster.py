@@ -42,14 +42,17 @@ def bindings() -> Mapping[str, str]:
 
 
 @cache
-def can_compile() -> bool:
-    """Whether CUDA C++ can be compiled here."""
-    from tunesmith.backends.cuda.compile import nvrtc_version
+def missing() -> str:
+    """Why CUDA C++ can't be compiled here, and what to do; empty where it can be."""
+    from tunesmith.backends.cuda.compile import INSTALL, nvrtc_version
 
+    if not bindings():
+        return f"cuda-bindings is not installed, through which NVRTC compiles it: {INSTALL}"
     try:
-        return bool(bindings() and nvrtc_version())
-    except MissingEngine:
-        return False
+        nvrtc_version()
+    except MissingEngine as error:
+        return str(error)
+    return ""
 
 
 def has_clusters(device: Device) -> bool:
