@@ -235,21 +235,21 @@ class Evaluation:
             def has_its_turn_later(config: Config) -> bool:
                 """Whether it is checked after the race of those that are in: of one sample each nothing is known.
                 Who has to meet all others does not wait."""
-                if self._anew or for_the_race_s is None or self._left_s > for_the_race_s or race.candidates < 2:
+                there_is_time = self._anew or for_the_race_s is None or self._left_s > for_the_race_s
+                if there_is_time or race.candidates < 2 or config == self.incumbent:
                     return False
-                if config != self.incumbent:
-                    seen.discard(config)
-                return config != self.incumbent
+                seen.discard(config)
+                return True
 
             for executable in loaded:
                 if has_its_turn_later(executable.config):
                     continue
-                if not self.overlaps:
+                if self.overlaps:
+                    with self.alone(), self._turns.timing():
+                        self._admit(race, executable, race.welcome)
+                    self._keep(race, {executable.config}, at_once=False)
+                else:
                     waiting.append(executable)
-                    continue
-                with self.alone(), self._turns.timing():
-                    self._admit(race, executable, race.welcome)
-                self._keep(race, {executable.config}, at_once=False)
             self.cut_short = True
             with self.alone():
                 if waiting:  # compiling had its part: as large a part of the rest is for checking
