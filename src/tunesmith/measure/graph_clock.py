@@ -179,7 +179,15 @@ class GraphClock(GpuClock):
                 for act in acts:
                     act()
             finally:
-                graph.capture_end()
+                self._end(graph, living)
         self._cuda.current_stream().wait_stream(stream)
         living.add(graph)
         return graph
+
+    @staticmethod
+    def _end(graph: Any, living: WeakSet[Any]) -> None:
+        try:
+            graph.capture_end()
+        except BaseException:
+            living.clear()  # torch takes their memory for what is still captured to, and refuses it to the next graph
+            raise
