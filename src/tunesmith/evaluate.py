@@ -461,10 +461,8 @@ class Evaluation:
     def _known_better(self, config: Config, outcome: Measured | Failed, whole: bool) -> bool:
         """Whether an earlier race of this search has more samples of it: this one has only begun, or was cut short."""
         before = self.trials.get(config)
-        if self._anew and whole:
-            return False
-        if self._anew and before is not None and isinstance(outcome, Measured):
-            return True  # all of this race or nothing: parts of two cannot be compared
+        if self._anew and (whole or (before is not None and isinstance(outcome, Measured))):
+            return not whole  # all of this race or nothing: parts of two cannot be compared
         if before is None or not isinstance(before.outcome, Measured) or not isinstance(outcome, Measured):
             return False
         return len(before.outcome.samples) > len(outcome.samples)
