@@ -3,13 +3,15 @@
 import random
 
 import pytest
+from tests.fakes import ScriptedClock
 from tests.unit.test_measure import Stub, TableClock
 
 from tunesmith import Config, Measured
-from tunesmith.core.stopping import CAPS, FEW, FINALS, ROUNDS, ROUNDS_FOR_TIES, Rule
+from tunesmith.core.stopping import CAPS, FEW, FINALS, ROUNDS, ROUNDS_FOR_TIES, SCREENS, SCREENS_OF_CPU, Rule
 from tunesmith.kernel import Run
+from tunesmith.measure.clock import WallClock
 from tunesmith.measure.pick import pick
-from tunesmith.measure.race import Race
+from tunesmith.measure.race import Race, rule_for
 
 
 def noisy(seed: int, rounds: int, noise: float, **means: float) -> dict[str, list[float]]:
@@ -167,3 +169,11 @@ def test_a_race_that_the_time_ends_says_so() -> None:
     race.run()
     assert not race.ended
     assert race.samples == 5
+
+
+def test_on_a_cpu_two_long_samples_are_no_proof() -> None:
+    twice = {"fast": [8.0, 8.1], "disturbed": [13.9, 13.0], "slow": [17.0, 17.0]}
+    assert Rule().look(twice).staying == ("fast",)
+    assert Rule(screens=SCREENS_OF_CPU).look(twice).staying == ("fast", "disturbed")
+    assert rule_for(WallClock(), Rule()).screens == SCREENS_OF_CPU
+    assert rule_for(ScriptedClock({}), Rule()).screens == SCREENS

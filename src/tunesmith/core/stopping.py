@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from tunesmith.core.stats import median, student_t, trimmed_mean
@@ -15,7 +15,9 @@ K = TypeVar("K")
 MARGIN, CONFIDENCE = 0.01, 0.95
 #: After one and two rounds, who is slower by more than this factor leaves, by the least of its samples: whatever else
 #: runs on the machine makes a sample longer, never shorter, and rarely two of one candidate's.
-SCREENS = {1: 3.0, 2: 1.4}
+SCREENS: Mapping[int, float] = {1: 3.0, 2: 1.4}
+#: ... on a CPU: who else gets the core for some milliseconds makes two samples in a row longer by half and more
+SCREENS_OF_CPU: Mapping[int, float] = {**SCREENS, 2: 2.0}
 #: Timed apart, each when it was compiled, candidates are told apart by no less than this factor: the clock of a GPU
 #: that had nothing to do may be a sixth of what it is at work.
 APART = 10.0
@@ -71,6 +73,7 @@ class Rule:
         everybody: nobody leaves, and all are in all rounds: to record a whole space.
         ties: whether it matters who is as good as the fastest: then nobody leaves who may be, and two that are alike
             are timed longer.
+        screens: by round, who is slower by more than which factor leaves.
     """
 
     margin: float = MARGIN
@@ -78,6 +81,7 @@ class Rule:
     rounds: int = 0
     everybody: bool = False
     ties: bool = True
+    screens: Mapping[int, float] = field(default_factory=lambda: SCREENS)
 
     def __post_init__(self) -> None:
         if not self.rounds:
@@ -90,7 +94,7 @@ class Rule:
 
     def looks_after(self, rounds: int) -> bool:
         """Whether anything may be decided after so many rounds."""
-        return not self.everybody and (rounds in SCREENS or rounds in LOOKS or rounds >= self.rounds)
+        return not self.everybody and (rounds in self.screens or rounds in LOOKS or rounds >= self.rounds)
 
     def most_rounds(self, leader_s: float) -> int:
         """How many rounds a race is worth whose leader takes so long."""
@@ -105,9 +109,9 @@ class Rule:
         """
         leader = min(seconds, key=lambda k: median(seconds[k]))
         rounds = len(seconds[leader])
-        if rounds in SCREENS:
+        if rounds in self.screens:
             least = {k: min(mine) for k, mine in seconds.items()}
-            limit = min(least.values()) * SCREENS[rounds]
+            limit = min(least.values()) * self.screens[rounds]
             going = [k for k in seconds if least[k] <= limit or k in stays]
             return Look(tuple(going), leader, math.inf if len(going) > 1 else 0.0, len(going) == 1)
         gaps = self._gaps(seconds, leader)

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Measured, Resources, Trial
 from tunesmith.core.stats import median, paired_ratio, timer_step
-from tunesmith.core.stopping import APART, CONFIDENCE, MARGIN, SCREENS
+from tunesmith.core.stopping import APART, CONFIDENCE, MARGIN, SCREENS_OF_CPU
 from tunesmith.measure.calls import quickest_to_call
 
 #: How a winner is picked: the cheapest of those as fast as the fastest, the fastest, the one with the least shared
@@ -195,7 +195,7 @@ def unfinished(trials: Sequence[Trial]) -> list[Trial]:
     to_the_end = _in_to_the_end(timed)
 
     def had_left(one: _Timed) -> bool:
-        screen = {0: APART, **SCREENS}.get(len(one.rounds))
+        screen = {0: APART, **SCREENS_OF_CPU}.get(len(one.rounds))  # whatever clock it was
         return one not in to_the_end if screen is None else one.least_s > screen * least[one.trial.at]
 
     return [one.trial for one in timed if not had_left(one)]

@@ -18,8 +18,11 @@ _ARRIVAL = -1
 
 def rule_for(clock: Clock, rule: Rule) -> Rule:
     """The rule of a race with this Clock: one that has `rounds` of its own (each sample of it is a median) is asked
-    no more often."""
-    return rule if rule.everybody else replace(rule, rounds=int(getattr(clock, "rounds", rule.rounds)))
+    no more often, and one that has `screens` knows how far a sample of it may be off."""
+    if rule.everybody:
+        return rule
+    rounds, screens = int(getattr(clock, "rounds", rule.rounds)), getattr(clock, "screens", rule.screens)
+    return replace(rule, rounds=rounds, screens=screens)
 
 
 class Race:
