@@ -10,7 +10,7 @@ from typing import Any
 from tunesmith.core.device import Device
 from tunesmith.core.outcome import Sample
 from tunesmith.core.stats import SHORTEST_S
-from tunesmith.core.stopping import SCREENS_OF_CPU
+from tunesmith.core.stopping import ROUNDS, SCREENS_OF_CPU
 from tunesmith.errors import BadInput, MissingEngine, unknown
 from tunesmith.kernel import Clock, Run
 from tunesmith.measure.gpu_clock import EventClock
@@ -40,9 +40,8 @@ class WallClock:
     """
 
     protocol = f"wall-hot-{STRETCH_S * 1e3:g}ms/1"
-    #: A sample takes a millisecond, and is a mean of many launches: so many rounds, of two from the 80th on, cost a few
-    #: tenths of a second. On a machine where others work too, 64 left a third of all races undecided.
-    rounds = 160
+    #: A sample takes a millisecond, and is a mean of many launches: hundreds of rounds would cost seconds.
+    rounds = ROUNDS
     screens = SCREENS_OF_CPU
 
     def __init__(self, timer: Callable[[], float] = perf_counter) -> None:
