@@ -142,8 +142,9 @@ def test_the_verdict_says_within_what_the_best_is_known_or_why_not() -> None:
 
 def test_trials_of_a_race_that_was_stopped_are_told_from_those_that_left_it() -> None:
     on = [trial("on", [1.0]), trial("also", [2.9]), trial("three", [1.0, 1.0, 1.0])]
-    out = [trial("far", [3.2]), trial("arrived", [11.0], first=-1), trial("two", [2.1, 2.1])]
+    out = [trial("far", [3.2]), trial("arrived", [11.0], first=-1), trial("two", [1.5, 1.5])]
     assert {t.config["x"] for t in unfinished([*on, *out])} == {"on", "also", "three"}
+    assert {t.config["x"] for t in unfinished([*on, *out], {1: 3.0, 2: 2.0})} == {"on", "also", "three", "two"}
 
 
 def test_bad_options_are_named() -> None:

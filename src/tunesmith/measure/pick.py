@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Measured, Resources, Trial
 from tunesmith.core.stats import median, paired_ratio, timer_step
-from tunesmith.core.stopping import APART, CONFIDENCE, MARGIN, SCREENS_OF_CPU
+from tunesmith.core.stopping import APART, CONFIDENCE, MARGIN, SCREENS
 from tunesmith.measure.calls import quickest_to_call
 
 #: How a winner is picked: the cheapest of those as fast as the fastest, the fastest, the one with the least shared
@@ -186,8 +186,12 @@ def compared(verdict: Verdict, most: int) -> list[Compared]:
     ]  # fmt: skip
 
 
-def unfinished(trials: Sequence[Trial]) -> list[Trial]:
-    """Of Trials of searches that never came to an end, those that had not left their race: it may have been stopped."""
+def unfinished(trials: Sequence[Trial], screens: Mapping[int, float] = SCREENS) -> list[Trial]:
+    """Of Trials of searches that never came to an end, those that had not left their race: it may have been stopped.
+
+    Args:
+        screens: of the races' rule.
+    """
     timed = [_Timed.of(trial) for trial in trials if isinstance(trial.outcome, Measured)]
     least: dict[str, float] = {}
     for one in timed:
@@ -195,7 +199,7 @@ def unfinished(trials: Sequence[Trial]) -> list[Trial]:
     to_the_end = _in_to_the_end(timed)
 
     def had_left(one: _Timed) -> bool:
-        screen = {0: APART, **SCREENS_OF_CPU}.get(len(one.rounds))  # whatever clock it was
+        screen = {0: APART, **screens}.get(len(one.rounds))
         return one not in to_the_end if screen is None else one.least_s > screen * least[one.trial.at]
 
     return [one.trial for one in timed if not had_left(one)]
