@@ -12,29 +12,33 @@ from typing import Any
 
 import pytest
 
-for package in ("cuda.bindings.nvrtc", "numpy", "torch", "triton"):
-    pytest.importorskip(package, reason=f"needs {package}: pip install 'tunesmith[cuda,triton]'", exc_type=ImportError)
+pytest.importorskip(
+    "cuda.bindings.nvrtc", reason="needs cuda-bindings: pip install 'tunesmith[cuda]'", exc_type=ImportError
+)
+pytest.importorskip("numpy")
+pytest.importorskip("torch")
+pytest.importorskip("triton")
 
-import ctypes  # noqa: E402
+import ctypes
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from tests.fake_cuda import H200, FakeDriver, GpuArray, fake_gpu  # noqa: E402
+import numpy as np
+import torch
+from tests.fake_cuda import H200, FakeDriver, GpuArray, fake_gpu
 
-from tunesmith import Config, Failed, Problem, ops  # noqa: E402
-from tunesmith.backends import cpu  # noqa: E402
-from tunesmith.chooser import candidates  # noqa: E402
-from tunesmith.cli import main  # noqa: E402
-from tunesmith.core.device import Device, known_device  # noqa: E402
-from tunesmith.errors import BadInput, TunesmithWarning  # noqa: E402
-from tunesmith.kernels import cluster_softmax  # noqa: E402
-from tunesmith.kernels.rows import cluster  # noqa: E402
-from tunesmith.kernels.rows.cluster import Layout  # noqa: E402
-from tunesmith.store import default_store  # noqa: E402
-from tunesmith.tables import NativeTable  # noqa: E402
-from tunesmith.tables.native import Entry  # noqa: E402
-from tunesmith.tracks import known_choice  # noqa: E402
-from tunesmith.workers import compile_all  # noqa: E402
+from tunesmith import Config, Failed, Problem, ops
+from tunesmith.backends import cpu
+from tunesmith.chooser import candidates
+from tunesmith.cli import main
+from tunesmith.core.device import Device, known_device
+from tunesmith.errors import BadInput, TunesmithWarning
+from tunesmith.kernels import cluster_softmax
+from tunesmith.kernels.rows import cluster
+from tunesmith.kernels.rows.cluster import Layout
+from tunesmith.store import default_store
+from tunesmith.tables import NativeTable
+from tunesmith.tables.native import Entry
+from tunesmith.tracks import known_choice
+from tunesmith.workers import compile_all
 
 KERNEL = cluster_softmax.kernel
 NO_CLUSTERS = (
