@@ -15,6 +15,8 @@ from tunesmith.answering import MARK
 
 #: who is killed, or has closed all that it talks by, is gone within so long
 GONE_S = 5.0
+#: a signal is heard within so long
+_TICK_S = 0.2
 #: signals that somebody sends to a command and means for the program that it runs
 _PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT")
 #: these a terminal sends to both
@@ -48,11 +50,18 @@ def run_in_our_place(command: Sequence[str], environ: Mapping[str, str]) -> int:
             if handler is not signal.SIG_IGN:  # what is ignored here (nohup) is by the program, too
                 signal.signal(one, pass_on)
         running.append(subprocess.Popen(command, env={**os.environ, **environ}))
-        code = running[0].wait()
+        code = _ended(running[0])
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
     return code if code >= 0 else 128 - code
+
+
+def _ended(child: subprocess.Popen[bytes]) -> int:
+    """A child's exit code, waited for in ticks: a wait that begins just after a signal came does not hear it."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return child.wait(_TICK_S)
 
 
 def _has_the_terminal() -> bool:

@@ -201,8 +201,8 @@ def compile_all(
                 for output in elsewhere.drop():
                     del waiting[output]
             if waiting:
-                try:
-                    output, future = finished.get(timeout=LOOK_S if elsewhere else None)
+                try:  # never without end: a wait that begins just after Ctrl-C came does not hear it
+                    output, future = finished.get(timeout=LOOK_S)
                 except Empty:
                     for job in elsewhere.ended():
                         start(job)
