@@ -45,7 +45,10 @@ def configs(x: Any, number: int) -> list[Config]:
 
 
 def off(mine: Any, exact: Any) -> float:
-    return float(((mine.double() - exact).abs() / (exact + exact.mean(-1, keepdim=True))).max())
+    """Beyond half a step of the smallest numbers, which in float16 are as large as elements of long rows."""
+    finfo = torch.finfo(mine.dtype)
+    beyond = ((mine.double() - exact).abs() - 0.5 * finfo.tiny * finfo.eps).clamp(min=0)
+    return float((beyond / (exact + exact.mean(-1, keepdim=True))).max())
 
 
 @pytest.mark.parametrize("dtype", list(ALLOWED))

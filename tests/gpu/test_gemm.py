@@ -346,7 +346,7 @@ assert (made.double() - exact).abs().max() < 1e-2 * exact.abs().max()
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"by": "gemm", **BASE}, {"by": "torch by cublasLt"}, {"by": "cublasLt", "ALGORITHM": 0}]
+    "knobs", [{"by": "gemm", **BASE, "GROUP_M": 1}, {"by": "torch by cublasLt"}, {"by": "cublasLt", "ALGORITHM": 0}]
 )
 def test_what_serves_graphs_alone_is_ready_for_the_first(knobs: dict[str, Any]) -> None:
     """In a process that has launched nothing else, after one call."""

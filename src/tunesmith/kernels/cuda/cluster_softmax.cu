@@ -142,7 +142,9 @@ struct Sum {
     float top, from, total;
 };
 
-__device__ float reference(float top) { return fmaxf(top, -FAR) * LOG2_E; }
+// Rounded, always: were its product with log2(e) made part of a difference, unrounded, largest elements that are the same
+// would have powers other than 1 of each other.
+__device__ float reference(float top) { return __fmul_rn(fmaxf(top, -FAR), LOG2_E); }
 
 // What the warps of a cluster tell a block: once, with a barrier of its own.
 struct Told {
