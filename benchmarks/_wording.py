@@ -11,8 +11,8 @@ import _wording_gpu
 
 #: in the order of the page
 _ORDER = (
-    "triton_dispatch", "dispatch", "triton_cold_search", "tune", "one_config", "serve", "gemm", "race", "model",
-    "search", "cuda", "cute", "bad_candidates", "tables", "moe_tables", "transfer", "distill", "sweep", "scale",
-    "sweep_cpu", "scaling", "cpu_matmul", "report",
+    "triton_dispatch", "dispatch", "triton_cold_search", "tune", "one_config", "serve", "gemm", "rows", "moe", "race",
+    "model", "search", "cuda", "cute", "bad_candidates", "tables", "moe_tables", "transfer", "distill", "sweep",
+    "scale", "sweep_cpu", "scaling", "cpu_matmul", "report",
 )  # fmt: skip
 WORDING = {name: {**_wording_gpu.WORDING, **_wording_cpu.WORDING}[name] for name in _ORDER}

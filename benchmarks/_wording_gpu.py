@@ -268,6 +268,26 @@ def _gemm(result: Result) -> list[str]:
     ]
 
 
+def _rows(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f"On {summary['shapes']} inputs of more than 64 MB softmax, RMSNorm, LayerNorm and RMSNorm of a sum move "
+        f"{percent(summary['geomean_bandwidth_fraction'])} of what a device copy of as many bytes moves in the "
+        f"geometric mean, and {percent(summary['worst_bandwidth_fraction'])} at least. They are "
+        f"{summary['geomean_speedup_over_torch']:.2f} times as fast as torch's"
+        + (f" and {summary['geomean_speedup_over_liger']:.2f} times as fast as Liger's kernels."
+           if "geomean_speedup_over_liger" in summary else ".")
+    ]  # fmt: skip
+
+
+def _moe(result: Result) -> list[str]:
+    summary = result["summary"]
+    return [
+        f"A layer of experts by `fused_moe` takes {summary['over_torch_loop']:.2f} of the time of a loop of torch's "
+        "products over the experts, in the geometric mean."
+    ]
+
+
 #: benchmark → how it is told
 WORDING = {
     "triton_dispatch": Wording("What a warm launch costs the host", _triton_dispatch, _launches),
@@ -281,4 +301,6 @@ WORDING = {
     "serve": Wording("All sizes from one table", _serve),
     "cuda": Wording("Kernels in CUDA C++", _cuda, _cuda_kernels),
     "cute": Wording("Kernels in CuTe DSL", _cute, _cute_norms),
+    "rows": Wording("Norms and softmax", _rows),
+    "moe": Wording("Layers of experts", _moe),
 }

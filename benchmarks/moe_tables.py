@@ -2,8 +2,8 @@
 
     python benchmarks/moe_tables.py [--table FILE] [--wheels FOLDER]
 
-Takes one of our tables (`benchmarks/moe.py --table FILE` makes one), or makes one of the kernel's defaults for an H200,
-and exports each of its layers. Both wheels are downloaded without their dependencies; of them the functions that find
+Takes the table that ships with tunesmith, or another one of ours (`benchmarks/moe.py --table FILE` makes one), and
+exports each of its layers. Both wheels are downloaded without their dependencies; of them the functions that find
 and read a table, and the expression that picks its row, are cut out and run with stand-ins for device and versions.
 """
 
@@ -21,22 +21,19 @@ from typing import Any
 from _engine_lookups import Engines
 from _model_shapes import LAYERS
 from _results import FOLDER, write
-from moe import TOKENS, UPTO, exported
+from moe import UPTO, exported
 from tables import WHEELS, unzipped
 
 DEVICE, TRITON = "NVIDIA H200", "3.6.0"
 
 
 def usual() -> Any:
-    """A table of defaults."""
-    from tunesmith import Problem, known_device
-    from tunesmith.kernels import fused_moe
-    from tunesmith.tables.native import Entry, NativeTable
+    """The table that ships with tunesmith."""
+    from tunesmith import kernels
+    from tunesmith.tables import NativeTable
+    from tunesmith.tables.packaged import file_name
 
-    device = known_device(DEVICE)
-    fields = {f"{array}.dtype": "bfloat16" for array in ("x", "w1", "w2")}
-    problems = [Problem({"M": M, **layer._asdict(), **fields}) for layer in LAYERS.values() for M in TOKENS]
-    return NativeTable("fused_moe", device.identity, {p: Entry(fused_moe.default(p, device)) for p in problems})
+    return NativeTable.read(Path(kernels.__file__).parent / "tables" / file_name("fused_moe", DEVICE))
 
 
 def asked(engines: Engines, folder: Path, layer: Any) -> Mapping[str, tuple[Any, Mapping[int, Any] | None]]:
@@ -81,7 +78,7 @@ def main() -> None:
         "same_rows": sum(row["same_rows"] for row in rows), "check_errors": figures["check_errors"],
     }  # fmt: skip
     print(json.dumps(summary))
-    source = "the kernel's defaults" if options.table is None else "tuned rows"
+    source = "the shipped table" if options.table is None else f"{options.table.name}"
     print(write(
         "moe_tables", "cpu", protocol=f"sizes 1 to {UPTO} of {source} for {DEVICE}, Triton {TRITON}; "
         "the engines' own functions, cut out of their wheels",
