@@ -11,6 +11,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,21 +73,24 @@ def signed_ratio(kernel: TunedKernel, problem: str, configs: Sequence[Mapping[st
 Pair = tuple[str, str, Sequence[Mapping[str, Any]]]
 
 
-def told_apart(module: str, pairs: Sequence[Pair], processes: int, cores: int) -> list[tuple[float, float]]:
+def told_apart(
+    module: str, pairs: Sequence[Pair], processes: int, cores: int, apart_s: float
+) -> list[tuple[float, float]]:
     """Of each pair of Configs, how many times as long one takes, and the lower 95 % bound of that over processes.
 
-    Where memory and code happen to lie in a process makes one of two faster by a percent or two, in all its rounds:
-    each process is one sample.
+    Where memory and code happen to lie in a process makes one of two faster by a percent or two, in all its rounds; and
+    a machine that others share has minutes in which another of two is the faster. So each process is one sample.
+
+    Args:
+        apart_s: seconds from one process to the next.
     """
-    given = json.dumps(list(pairs))
-    runs = [
-        subprocess.run(
-            [sys.executable, __file__, module, str(number % cores)], input=given, stdout=subprocess.PIPE, text=True,
-            check=True,
-        )
-        for number in range(processes)
-    ]  # fmt: skip
-    by_process = [json.loads(run.stdout.splitlines()[-1]) for run in runs]
+    given, runs = json.dumps(list(pairs)), list[str]()
+    for number in range(processes if pairs else 0):
+        if number:
+            time.sleep(apart_s)
+        command = [sys.executable, __file__, module, str(number % cores)]
+        runs.append(subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    by_process = [json.loads(run.splitlines()[-1]) for run in runs]
     found: list[tuple[float, float]] = []
     for ratios in zip(*by_process, strict=True):
         middle, low, high = paired_ratio(ratios, [1.0] * processes)

@@ -7,8 +7,9 @@ earnest by two workers, each on a core of its own.
 
 `local` and `ray` sweep all of it into an empty store each. Their choices agree where they are the same configuration or
 one that the other's search could not tell from its own (a tie). Where they do not, the two configurations are timed in
-60 rounds side by side, in 8 processes: where memory and code happen to lie in a process makes one of two faster by a
-percent or two in all its rounds. They are told apart where one is slower by more than the margin of 1 %, by the lower
+60 rounds side by side, in 8 processes, half a minute from one to the next: where memory and code happen to lie in a
+process makes one of two faster by a percent or two in all its rounds, and a machine that others share has minutes in
+which another of two is the faster. They are told apart where one is slower by more than the margin of 1 %, by the lower
 95 % bound over the processes; all others are ties, too (`same_or_tied`). `within_3_percent` and `worst_ratio` are of
 the means. What two sweeps disagree on although nothing differs between them is seen by a second `local` one: `again_`
 are its figures.
@@ -62,7 +63,7 @@ COUNT, KILLS, SEED = 200, 10, 0
 DEVICES = "cpu:0,cpu:1"
 #: a search picks among those within 1 % of the fastest
 MARGIN, NEARLY = 1.01, 1.03
-PROCESSES = 8
+PROCESSES, APART_S = 8, 30.0
 COUNTED = "same_or_tied", "within_3_percent"
 
 
@@ -91,7 +92,7 @@ def compared(ours: Path, theirs: Path) -> dict[str, Any]:
     pairs = [
         (name[0].partition("[")[0], name[1], [one[name]["config"], other[name]["config"]]) for name in differ
     ]  # fmt: skip
-    found = dict(zip(differ, told_apart(KERNELS.stem, pairs, PROCESSES, os.cpu_count() or 1), strict=True))
+    found = dict(zip(differ, told_apart(KERNELS.stem, pairs, PROCESSES, os.cpu_count() or 1, APART_S), strict=True))
     return {
         "problems": len(one), "same_problems": one.keys() == other.keys(),
         "same": sum(one[name]["config"] == other[name]["config"] for name in one),

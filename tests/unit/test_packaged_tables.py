@@ -29,6 +29,7 @@ CHOOSERS = (
     *(f"tunesmith.row_ops:{one}_gpu" for one in ("softmax", "rms_norm", "layer_norm", "add_rms_norm", "silu_and_mul")),
 )  # fmt: skip
 H200, H100 = known_device("NVIDIA H200"), known_device("NVIDIA H100 80GB HBM3")
+SHIPPED = Path(tunesmith.__file__).parent / "kernels" / "tables"
 
 
 def table_of(rows: dict[str, int], device: str = H200.identity, kernel: str = "mm") -> NativeTable:
@@ -168,8 +169,7 @@ def test_tables_that_ship_are_sound(capsys: pytest.CaptureFixture[str]) -> None:
     """Of this source, and legal: a change to a kernel needs its tables made anew, or taken out."""
     pytest.importorskip("torch")
     pytest.importorskip("triton")
-    folder = Path(tunesmith.__file__).parent / "kernels" / "tables"
-    assert main(["guard", "--static", *CHOOSERS, *shipped(), str(folder)]) == 0, capsys.readouterr().out
+    assert main(["guard", "--static", *CHOOSERS, *shipped(), str(SHIPPED)]) == 0, capsys.readouterr().out
     assert "were not checked" not in capsys.readouterr().out
 
 
@@ -196,3 +196,23 @@ def test_a_command_makes_one_of_what_the_store_knows(tmp_path: Path, capsys: pyt
     ):
         assert main(["table", "make", *arguments, "-o", str(path)]) == 2
         assert said in capsys.readouterr().err
+
+
+# --- for serving engines -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("experts", "intermediate"), [(128, 768), (128, 384), (8, 7168), (256, 256)])
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_what_ships_for_engines_is_what_an_export_of_our_table_makes(
+    engine: str, experts: int, intermediate: int, tmp_path: Path
+) -> None:
+    ours = SHIPPED / file_name("fused_moe", "NVIDIA H200")
+    asked = ["--layer", f"experts={experts},intermediate={intermediate}", "--where", f"E={experts},N={intermediate}"]
+    told = ["--device", "NVIDIA H200", "--triton", "3.6.0", "-o", str(tmp_path)]
+    assert main(["table", "export", str(ours), "--to", f"{engine}-moe", *asked, *told]) == 0
+    [made] = [path for path in tmp_path.rglob("*.json") if path.is_file()]
+    assert made.read_bytes() == (SHIPPED / "engines" / engine / made.relative_to(tmp_path)).read_bytes()
+
+
+def test_what_ships_for_engines_is_sound() -> None:
+    assert main(["table", "check", str(SHIPPED / "engines"), "--device", "NVIDIA H200", "--upto", "8192"]) == 0
