@@ -28,6 +28,9 @@ ACTIVATED: dict[str | None, Callable[[Any], Any]] = {
     "silu": torch.nn.functional.silu,
 }  # fmt: skip
 
+#: torch's product with a layer's weights: their transpose is made in C++
+_LINEAR: Callable[..., Any] = torch._C._nn.linear
+
 
 def _by_torch(
     a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
@@ -41,7 +44,7 @@ def _by_torch(
 
 
 class _Torch(LibraryCall):
-    """`_by_torch`; where nothing but the product is asked for, no more than that."""
+    """`_by_torch`; where nothing but the product, with its bias, is asked for, no more than that."""
 
     per_problem = True
 
@@ -50,10 +53,11 @@ class _Torch(LibraryCall):
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> CallExecutable:
         ranks = {len(str(problem[f"{array}.strides"])) for array in ("a", "b")}
-        bare = problem["activation"] is None and problem["out"] == SAME and problem.get("bias.dtype") is None
-        if not bare or len(ranks) > 1:
+        biased = problem.get("bias.dtype") is not None
+        bare = problem["activation"] is None and problem["out"] == SAME and len(ranks) == 1
+        if not bare or (biased and ranks != {2}):
             return CallExecutable(config, self.function)
-        return CallExecutable(config, _bare(torch.mm if ranks == {2} else torch.bmm))
+        return CallExecutable(config, _added if biased else _bare(torch.mm if ranks == {2} else torch.bmm))
 
 
 def _bare(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -62,8 +66,27 @@ def _bare(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     ) -> Any:
         return product(a, b)
 
-    cast(Any, launch).bare = product
+    def by_layer(x: Any, w: Any) -> Any:
+        return product(x, w.mT)
+
+    def settled(args: Sequence[Any], otherwise: Callable[..., Any], layer: bool) -> Callable[..., Any]:
+        return product if not layer else _LINEAR if product is torch.mm else by_layer
+
+    cast(Any, launch).settled = settled
     return launch
+
+
+def _added(
+    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
+) -> Any:
+    return torch.addmm(bias, a, b)
+
+
+def _added_settled(args: Sequence[Any], otherwise: Callable[..., Any], layer: bool) -> Callable[..., Any] | None:
+    return _LINEAR if layer else None
+
+
+cast(Any, _added).settled = _added_settled
 
 
 def _by_addmm_activation(

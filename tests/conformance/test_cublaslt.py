@@ -19,7 +19,7 @@ from tunesmith.backends.c_compiler import compiler
 from tunesmith.core.device import known_device
 from tunesmith.errors import BadInput, DeviceError, MissingEngine, TunesmithWarning
 from tunesmith.kernels.gemm import arguments, cublaslt, reference
-from tunesmith.kernels.gemm.cublaslt_api import DTYPES, Library, Product
+from tunesmith.kernels.gemm.cublaslt_api import DTYPES, Library, Product, Result, address
 from tunesmith.kernels.strides import KEPT_STRIDES
 
 SOURCE = Path(__file__).parents[1] / "data" / "cublaslt.c"
@@ -40,13 +40,22 @@ def computed(dll: Any, args: tuple[Any, ...], number: int = 0) -> torch.Tensor:
     product = Product(Library(dll), cublaslt.wanted(args), 8, WORKSPACE.nbytes)
     whole = torch.full((m * n + 16,), 7.0)
     c, algorithm = whole[8:-8], product.algorithms[number]
-    launch = product.launcher(algorithm)
-    del product  # a launch keeps what it needs
     workspace = WORKSPACE.data_ptr() if algorithm.workspace_bytes else None
-    biased = () if bias is None else (bias.data_ptr(),)
-    launch(b.data_ptr(), a.data_ptr(), c.data_ptr(), *biased, workspace, STREAM)
+    status = queued(product, algorithm, b.data_ptr(), a.data_ptr(), c.data_ptr(), bias, workspace)
+    assert status == 0
     assert (torch.cat([whole[:8], whole[-8:]]) == 7).all()
     return c.view(m, n)
+
+
+def queued(product: Product, algorithm: Result, a: int, b: int, d: int, bias: Any, workspace: int | None) -> int:
+    """The status of a launch of addresses."""
+    ready, to = product.ready(algorithm), address(d)
+    described = product.described(0 if bias is None else bias.data_ptr())
+    return ready.matmul(
+        ready.handle, described.argument, ready.one, address(a), ready.of_a, address(b), ready.of_b, ready.zero, to,
+        ready.of_d, to, ready.of_d, ready.algorithm, None if workspace is None else address(workspace),
+        ready.workspace_bytes, address(STREAM),
+    )  # fmt: skip
 
 
 def test_every_layout_is_the_product(dll: Any) -> None:
@@ -100,6 +109,7 @@ def kernel(dll: Any, monkeypatch: pytest.MonkeyPatch) -> cublaslt.CublasLt:
     monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: empty(shape, dtype=dtype))
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
     for name in ("mm", "addmm"):
         monkeypatch.setattr(torch, name, on_inner(getattr(torch, name)))
     cublaslt._library.cache_clear()
@@ -189,11 +199,11 @@ def test_launches_for_strides_do_not_pile_up(dll: Any, kernel: cublaslt.CublasLt
 def test_a_bias_that_is_refused_is_said(dll: Any) -> None:
     a, b, bias = torch.randn(6, 5), torch.randn(5, 4), torch.randn(4)
     product = Product(Library(dll), cublaslt.wanted(arguments(a, b, bias)), 8, 0)
-    launch, refuses = product.launcher(product.algorithms[0]), ctypes.c_int.in_dll(dll, "refuses_bias")
+    refuses = ctypes.c_int.in_dll(dll, "refuses_bias")
     refuses.value = 1
     try:
         with pytest.raises(DeviceError, match=r"cublasLtMatmulDescSetAttribute .* failed with cublasStatus_t 13"):
-            launch(b.data_ptr(), a.data_ptr(), torch.empty(6, 4).data_ptr(), bias.data_ptr(), None, STREAM)
+            product.described(bias.data_ptr())
     finally:
         refuses.value = 0
 

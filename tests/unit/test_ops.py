@@ -77,12 +77,12 @@ def test_a_remembered_call_is_of_the_same_alignment() -> None:
     assert aligned.data_ptr() % 16 == 0
     assert other.data_ptr() % 16
     for _ in range(2):
-        ops.linear(other, aligned, bias)
+        ops.linear(other, aligned, bias, "relu")
     [(name, known)] = ops._known.items()
     ops._known[name] = replace(known, launch=lambda *_: "remembered")
-    assert ops.linear(other, aligned, bias) == "remembered"
+    assert ops.linear(other, aligned, bias, "relu") == "remembered"
     for x, w, b in ((aligned, other, bias), (aligned, aligned, bias), (other, aligned, torch.randn(9)[1:])):
-        torch.testing.assert_close(ops.linear(x, w, b), F.linear(x, w, b))
+        torch.testing.assert_close(ops.linear(x, w, b, "relu"), F.relu(F.linear(x, w, b)))
 
 
 def test_mistakes_are_named() -> None:

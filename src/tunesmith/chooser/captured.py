@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Resources
@@ -66,4 +66,19 @@ class ByCapture:
                 del made
             return called(*args)
 
+        make = getattr(called, "settled", None)
+
+        def settled(args: Sequence[Any], otherwise: Callable[..., Any], *how: Any) -> Callable[..., Any] | None:
+            inner = None if make is None else make(args, otherwise, *how)
+            if inner is None:
+                return None
+
+            def alone(*tensors: Any) -> Any:
+                if cold or (stream_of(index) and capturing()):
+                    return otherwise(*tensors)
+                return inner(*tensors)
+
+            return alone
+
+        cast(Any, launch).settled = settled
         return cls(in_graphs.config, launch, in_graphs.resources)
