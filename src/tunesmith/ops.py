@@ -24,6 +24,7 @@ from tunesmith.chooser.recent import Recent
 from tunesmith.chooser.settings import allows_reduced, allows_tf32, tf32_state
 from tunesmith.errors import BadInput, unknown
 from tunesmith.events import Summary
+from tunesmith.kernel import settled
 from tunesmith.kernels import gemm
 from tunesmith.kernels.gemm import ACTIVATIONS, SAME
 from tunesmith.ops_attention import decode_attention
@@ -61,7 +62,7 @@ def matmul(a: Any, b: Any, out_dtype: Any = None) -> Any:  # (…, M, K), (K, N)
         out_dtype: of the result; the inputs' if not given.
     """
     if not traced():
-        # `Recent.find` of two tensors without the call, whose part in ten microseconds can be seen.
+        # `Recent.find` of two tensors, written out: of ten microseconds that a call takes, its own call would be seen.
         for holds, asked, ungraded, allowed, was, policy, run in _of_product(id(b), ()):
             if (
                 asked is out_dtype
@@ -92,11 +93,23 @@ def linear(
         BadInput: for an activation that does not exist, and shapes that do not fit.
     """
     if not traced():
-        tensors, options = (x, w) if bias is None else (x, bias, w), (activation, out_dtype)
-        recent = _layers if bias is None else _biased
-        run = recent.find(tensors, options)
-        if run is not None:
-            return run(x, w) if bias is None else run(x, w, bias)
+        options = activation, out_dtype
+        if bias is None:
+            recent, tensors = _layers, (x, w)
+            for holds, asked, ungraded, allowed, was, policy, run in _of_layer(id(w), ()):  # as in `matmul`
+                if (
+                    asked == options
+                    and type(x) in PLAIN and type(w) in PLAIN and not x.is_nested and not w.is_nested
+                    and holds(x, w)
+                    and (ungraded or not _grad()) and allowed() == was and _policy() is policy
+                    and dual._current_level < 0
+                ):  # fmt: skip
+                    return run(x, w)
+        else:
+            recent, tensors = _biased, (x, bias, w)
+            run = recent.find(tensors, options)
+            if run is not None:
+                return run(x, w, bias)
         if is_eager(x, w, bias):
             return _product(x, w.mT, bias, activation, out_dtype, recent, (tensors, options))
     return _operated(x, w.mT, bias, activation, out_dtype)
@@ -203,7 +216,7 @@ class _Known:
 _known: dict[tuple[object, ...], _Known] = {}
 #: the same of calls whose weights come again: of `matmul`, of `linear` without and with a bias
 _products, _layers, _biased = Recent[_Run](), Recent[_Run](), Recent[_Run]()
-_of_product = _products.found.get
+_of_product, _of_layer = _products.found.get, _layers.found.get
 _clears: list[int] = [0]
 
 
@@ -273,8 +286,7 @@ def _found(name: tuple[object, ...] | None, a: Any, b: Any, bias: Any, activatio
 
 
 def _known_of(launch: Callable[..., Any], args: tuple[Any, ...]) -> _Known:
-    rest, settled = args[3:], getattr(launch, "settled", None)
-    asked = _asked(rest)
+    rest, asked = args[3:], _asked(args[3:])
 
     def otherwise(a: Any, b: Any, bias: Any = None) -> Any:
         return _found(None, a, b, bias, *asked)
@@ -282,9 +294,7 @@ def _known_of(launch: Callable[..., Any], args: tuple[Any, ...]) -> _Known:
     def otherwise_by_layer(x: Any, w: Any, bias: Any = None) -> Any:
         return _found(None, x, w.mT, bias, *asked)
 
-    bare, layer = (
-        (settled(args, otherwise, False), settled(args, otherwise_by_layer, True)) if settled else (None, None)
-    )
+    bare, layer = settled(launch, args, otherwise), settled(launch, args, otherwise_by_layer, turned=True)
     return _Known(launch, rest, _alignment(*args[:3]), bare, layer)
 
 

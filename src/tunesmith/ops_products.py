@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -14,7 +14,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
-from tunesmith.kernel import Built
+from tunesmith.kernel import Built, settling
 from tunesmith.kernels import gemm
 from tunesmith.kernels.gemm import SAME, cublaslt
 from tunesmith.tables import Packaged
@@ -57,7 +57,7 @@ class _Torch(LibraryCall):
         bare = problem["activation"] is None and problem["out"] == SAME and len(ranks) == 1
         if not bare or (biased and ranks != {2}):
             return CallExecutable(config, self.function)
-        return CallExecutable(config, _added if biased else _bare(torch.mm if ranks == {2} else torch.bmm))
+        return CallExecutable(config, _added() if biased else _bare(torch.mm if ranks == {2} else torch.bmm))
 
 
 def _bare(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -66,27 +66,25 @@ def _bare(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     ) -> Any:
         return product(a, b)
 
-    def by_layer(x: Any, w: Any) -> Any:
+    def by_turned(x: Any, w: Any) -> Any:
         return product(x, w.mT)
 
-    def settled(args: Sequence[Any], otherwise: Callable[..., Any], layer: bool) -> Callable[..., Any]:
-        return product if not layer else _LINEAR if product is torch.mm else by_layer
+    def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any]:
+        return product if not turned else _LINEAR if product is torch.mm else by_turned
 
-    cast(Any, launch).settled = settled
-    return launch
-
-
-def _added(
-    a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
-) -> Any:
-    return torch.addmm(bias, a, b)
+    return settling(launch, settle)
 
 
-def _added_settled(args: Sequence[Any], otherwise: Callable[..., Any], layer: bool) -> Callable[..., Any] | None:
-    return _LINEAR if layer else None
+def _added() -> Callable[..., Any]:
+    def launch(
+        a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
+    ) -> Any:
+        return torch.addmm(bias, a, b)
 
+    def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any] | None:
+        return _LINEAR if turned else None
 
-cast(Any, _added).settled = _added_settled
+    return settling(launch, settle)
 
 
 def _by_addmm_activation(

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from typing import Any, cast
+from typing import Any
 
 from tunesmith.backends.call import CallExecutable
 from tunesmith.core.config import Config
@@ -16,7 +16,7 @@ from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.errors import BadInput, DeviceError, MissingEngine, TunesmithWarning
-from tunesmith.kernel import Built, Specialised
+from tunesmith.kernel import Built, Specialised, settling
 from tunesmith.kernels.gemm.cublaslt_api import Library, Matrix, Product, Result, Wanted
 from tunesmith.kernels.gemm.cublaslt_launch import WORKSPACE_BYTES, launcher
 from tunesmith.kernels.gemm.launch import MATRICES, GemmKernel, Outline
@@ -174,16 +174,14 @@ def _launch_for(args: Sequence[Any], listed: Product, number: int) -> Callable[.
     def for_others(args: Sequence[Any]) -> Callable[..., Any]:
         return _launch_for(args, listed, number)
 
-    def settled(args: Sequence[Any], otherwise: Callable[..., Any], layer: bool) -> Callable[..., Any] | None:
+    def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any] | None:
         a, b, bias, _, m, n, *_ = args
         runner = _runner(args, listed, number)
         if runner is None or not _are_aligned(a, b, bias):
             return None
-        return launcher(*runner, (m, n), a.dtype, a.device, otherwise)  # of a layer's weights it reads the address
+        return launcher(*runner, (m, n), a.dtype, a.device, otherwise)  # turned or not: it reads the address
 
-    launch = _launch(args, _runner(args, listed, number), Others(for_others, MATRICES))
-    cast(Any, launch).settled = settled
-    return launch
+    return settling(_launch(args, _runner(args, listed, number), Others(for_others, MATRICES)), settle)
 
 
 def _runner(args: Sequence[Any], listed: Product, number: int) -> tuple[Product, Result] | None:
