@@ -174,7 +174,7 @@ def gpu() -> Chooser:
         {
             "torch by cublasLt": Candidate(
                 LibraryCall("torch by cublasLt", _by_cublaslt, gemm.kernel.kernel.signature),
-                applies=_by_either, devices=("cuda",),
+                applies=_by_either, devices=("cuda",), reluctant=True,
             ),
             "cublasLt": Candidate(
                 cublaslt.CublasLt(), cublaslt.space, applies=cublaslt.applies, devices=("cuda",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tunesmith.core.config import Config
@@ -52,15 +52,19 @@ def ratio_of_calls(
 
 
 def quickest_to_call(
-    winner: Trial, library: Trial, trials: Sequence[Trial], margin: float, confidence: float = CONFIDENCE
-) -> Trial:
+    winner: Trial, library: Trial, trials: Sequence[Trial], margin: float, confidence: float = CONFIDENCE,
+    reluctant: Collection[Config] = (),
+) -> Trial:  # fmt: skip
     """Who is to serve calls one by one: the winner, unless calls of another take less time beyond doubt, and by more
-    than the margin; clearly less of one that is slower on the device.
+    than the margin; clearly less of one that is slower on the device, where the winner's calls are no longer than the
+    library's.
 
     Args:
         winner: the fastest on the device. library: beside which calls were timed.
         trials: all measured ones, fastest on the device first. Those that are slower than the library and, by far, than
             the winner are left out.
+        reluctant: those of which a call disturbs others: the winner if it is one serves where its calls are clearly
+            shorter than those of any other, and nobody else of them does.
     """
     if library.calls is None:
         return winner
@@ -69,13 +73,16 @@ def quickest_to_call(
     taken = {library.config: (1.0, 1.0, 1.0), **{config: ratio for config, ratio in found.items() if ratio is not None}}
     timed = [t for t in trials if t.config in taken]
     able = [t for t in timed if t in (library, winner) or may_serve(t, winner, library, margin)]
+    able = [t for t in able if t is library or t.config not in reluctant]
     most = min(AS_QUICK * min(taken[t.config][0] for t in able), 1 + margin)  # and nobody is slower than the library
     quick = min((t for t in able if taken[t.config][0] <= most), key=lambda t: (t is not winner, t.level_s or math.inf))
     if quick is winner or winner not in timed:  # nobody knows what calls of the winner take
         return quick
     mine, winners = taken[quick.config], taken[winner.config]
+    if winner.config in reluctant:
+        return winner if winners[0] * AS_QUICK < mine[0] and winners[2] < mine[1] else quick
     as_fast = (quick.level_s or math.inf) <= (1 + margin) * (winner.level_s or 0.0)
-    gain = 1 + margin if as_fast or quick is library else AS_QUICK
+    gain = 1 + margin if as_fast or quick is library or winners[0] > 1 + margin else AS_QUICK
     return quick if mine[0] * gain < winners[0] and mine[2] < winners[1] else winner
 
 
