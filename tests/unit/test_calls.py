@@ -25,7 +25,7 @@ from tunesmith.core.outcome import Calls, Choice, choice_from_data, choice_to_da
 from tunesmith.core.problem import Problem
 from tunesmith.dispatch import Call
 from tunesmith.errors import BadInput, TunesmithWarning
-from tunesmith.kernel import Run
+from tunesmith.kernel import Run, settled, settling
 from tunesmith.measure.calls import copies
 from tunesmith.measure.pick import pick
 from tunesmith.store import default_store
@@ -202,6 +202,34 @@ def test_what_serves_graphs_is_launched_once_before_them(may_repeat: bool, monke
     capture.on = True
     launch(3)
     assert launched == [*first, "called 2", "in graphs 3"]
+
+
+@pytest.mark.parametrize("arrays", [2, 3])
+def test_a_shorter_launch_is_that_of_what_serves_calls(arrays: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And hands on what is captured, and the first call."""
+    np = pytest.importorskip("numpy")
+    capture = Capture.of_torch(monkeypatch)
+    given: Any = [np.zeros(2) for _ in range(arrays)]
+
+    def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any]:
+        return lambda *arrays: ("alone", turned, len(arrays))
+
+    graphs = CallExecutable(Config(by="a"), lambda *args: "in graphs")
+    calls = CallExecutable(Config(by="b"), settling(lambda *args: "called", settle))
+    call = Call((1,), Problem({"x": 1}), Problem({"x": 1}), (), (), ("cuda:0",))
+    launch = ByCapture.of(graphs, calls, call, True, set()).launch
+    for turned in (False, True):
+        alone = settled(launch, (*given, None, 7), lambda *_: "otherwise", turned)
+        assert alone is not None
+        if not turned:
+            assert alone(*given) == "otherwise"
+        assert launch(*given) == "called"
+        assert alone(*given) == ("alone", turned, arrays)
+        capture.on = True
+        assert alone(*given) == "otherwise"
+        capture.on = False
+    nothing = ByCapture.of(calls, graphs, call, True, set()).launch
+    assert settled(nothing, given, lambda *_: "otherwise") is None
 
 
 def test_a_call_on_the_cpu_asks_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

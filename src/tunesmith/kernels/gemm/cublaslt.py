@@ -174,14 +174,16 @@ def _launch_for(args: Sequence[Any], listed: Product, number: int) -> Callable[.
     def for_others(args: Sequence[Any]) -> Callable[..., Any]:
         return _launch_for(args, listed, number)
 
+    runner, (of_a, of_b) = _runner(args, listed, number), (args[0].stride(), args[1].stride())
+
     def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any] | None:
         a, b, bias, _, m, n, *_ = args
-        runner = _runner(args, listed, number)
-        if runner is None or not _are_aligned(a, b, bias):
+        mine = runner if (a.stride(), b.stride()) == (of_a, of_b) else _runner(args, listed, number)
+        if mine is None or not _are_aligned(a, b, bias):
             return None
-        return launcher(*runner, (m, n), a.dtype, a.device, otherwise)  # turned or not: it reads the address
+        return launcher(*mine, (m, n), a.dtype, a.device, otherwise)  # turned or not: it reads the address
 
-    return settling(_launch(args, _runner(args, listed, number), Others(for_others, MATRICES)), settle)
+    return settling(_launch(args, runner, Others(for_others, MATRICES)), settle)
 
 
 def _runner(args: Sequence[Any], listed: Product, number: int) -> tuple[Product, Result] | None:
