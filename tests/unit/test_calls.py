@@ -26,7 +26,7 @@ from tunesmith.core.problem import Problem
 from tunesmith.dispatch import Call
 from tunesmith.errors import BadInput, TunesmithWarning
 from tunesmith.kernel import Run, settled, settling
-from tunesmith.measure.calls import copies
+from tunesmith.measure.calls import call_in_turn, copies
 from tunesmith.measure.pick import pick
 from tunesmith.store import default_store
 from tunesmith.tables.lines import entry_of
@@ -237,6 +237,29 @@ def test_a_call_on_the_cpu_asks_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[str] = []
     both_of(launched, "cpu", True, set())(1)
     assert launched == ["called 1"]
+
+
+def test_calls_that_come_again_are_timed_as_they_are_launched_then() -> None:
+    np = pytest.importorskip("numpy")
+    seen: list[tuple[int, str]] = []
+
+    class Listed:
+        def back_to_back(self, launch: Callable[..., Any], many: Sequence[Sequence[Any]], number: int) -> float:
+            for args in many:
+                seen.append((len(args), launch(*args)))
+            return 10 * US
+
+    def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any]:
+        return lambda a, b: "shorter" if a[0] == 0 else otherwise(a, b)
+
+    def whole(a: Any, b: Any, bias: Any, n: int) -> str:
+        return f"whole {a[0]:g} {b[0]:g} {bias} {n}"
+
+    many = [(np.full(2, i), np.full(2, 5), None, 7) for i in range(2)]
+    launches = {LIBRARY: settling(lambda *args: whole(*args), settle), Config(by="other"): whole}
+    found = call_in_turn(Listed(), launches, LIBRARY, many, 0, "now", lambda: False)
+    assert len(found) == 2
+    assert set(seen) == {(2, "shorter"), (2, "whole 1 5 None 7"), (4, "whole 0 5 None 7"), (4, "whole 1 5 None 7")}
 
 
 def test_long_kernels_are_left_alone() -> None:

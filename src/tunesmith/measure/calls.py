@@ -11,6 +11,8 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Calls, Failed, Trial
 from tunesmith.core.stats import SHORTEST_S, paired_ratio
 from tunesmith.core.stopping import CONFIDENCE
+from tunesmith.dispatch import is_array
+from tunesmith.kernel import settled
 from tunesmith.measure.failure import attempt
 from tunesmith.measure.gpu_clock import L2_TIMES, USUAL_L2_BYTES
 from tunesmith.measure.memory import Twin, free_bytes, n_bytes, place_of, readable
@@ -159,12 +161,13 @@ def call_in_turn(
     clock: Any, launches: Mapping[Config, Callable[..., Any]], library: Config, many: Sequence[Sequence[Any]],
     first: int, at: str, over: Callable[[], bool], seed: int = 0,
 ) -> dict[Config, Calls | Failed]:  # fmt: skip
-    """Time calls of each back to back in several rounds, in random order within a round.
+    """Time calls of each back to back in several rounds, in random order within a round: of the launch that such calls
+    have when they come again.
 
     Args:
         clock: one with `back_to_back`.
         library: which of them the others are compared with. When it fails, that is all.
-        many: arguments by position, gone through in turn.
+        many: arguments by position, alike, gone through in turn.
         first: the first round's number. at: when the search began.
         over: whether the time is up: no new round is begun then.
 
@@ -173,10 +176,11 @@ def call_in_turn(
     """
     failed: dict[Config, Calls | Failed] = {}
     taken: dict[Config, list[float]] = {config: [] for config in launches}
+    again = {config: _again(launch, many) for config, launch in launches.items()}
 
     def seconds(config: Config, number: int) -> float:
         """0 for one that fails."""
-        result, failure, error = attempt("launch", lambda: clock.back_to_back(launches[config], many, number))
+        result, failure, error = attempt("launch", lambda: clock.back_to_back(*again[config], number))
         del error
         if failure is None and (result is None or not math.isfinite(result)):
             failure = Failed("launch", f"calls took {result} s by the clock")
@@ -204,6 +208,21 @@ def call_in_turn(
             taken[config].append(seconds(config, number))
     timed = {c: Calls(tuple(mine), first, at) for c, mine in taken.items() if c not in failed and len(mine) >= ENOUGH}
     return {**timed, **failed}
+
+
+def _again(
+    launch: Callable[..., Any], many: Sequence[Sequence[Any]]
+) -> tuple[Callable[..., Any], Sequence[Sequence[Any]]]:
+    """(the shorter launch for calls that are alike, their arrays); as they are given where there is none."""
+
+    def whole(*arrays: Any) -> Any:
+        left = iter(arrays)
+        return launch(*[next(left) if is_array(value) else value for value in many[0]])
+
+    alone = settled(launch, many[0], whole)
+    if alone is None:
+        return launch, many
+    return alone, [tuple([value for value in args if is_array(value)]) for args in many]
 
 
 def _is_far(mine: Sequence[float], librarys: Sequence[float]) -> bool:
