@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
@@ -81,6 +81,31 @@ class Executable(Protocol):
     def launch(self) -> Callable[..., Any]:
         """Takes the kernel's runtime arguments by position, in the order of its signature; returns what it returns."""
         ...
+
+
+#: (args of a call, otherwise, turned) → a launch for calls like it; see `settling`
+Settle: TypeAlias = "Callable[[Sequence[Any], Callable[..., Any], bool], Callable[..., Any] | None]"
+
+
+def settling(launch: Callable[..., Any], settle: Settle) -> Callable[..., Any]:
+    """Say of a launch how it is made shorter for calls that somebody else has found to be alike.
+
+    Args:
+        settle: makes, of the arguments of one such call, a launch that takes the arrays alone. They have the types,
+            sizes, strides and devices of that one's, and any alignment; the other arguments are equal. It may hand the
+            arrays to `otherwise`. Where `turned` is true, the second array comes as its transpose. `None`: there is
+            none that is shorter.
+    """
+    cast(Any, launch).settled = settle
+    return launch
+
+
+def settled(
+    launch: Callable[..., Any], args: Sequence[Any], otherwise: Callable[..., Any], turned: bool = False
+) -> Callable[..., Any] | None:
+    """The shorter launch for calls like one; `None` where there is none."""
+    settle: Settle | None = getattr(launch, "settled", None)
+    return None if settle is None else settle(args, otherwise, turned)
 
 
 @dataclass(frozen=True, slots=True)

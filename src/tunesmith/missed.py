@@ -10,7 +10,7 @@ import atexit
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -19,6 +19,7 @@ from typing import Any
 from tunesmith import untuned
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, TunesmithWarning
+from tunesmith.kernel import settled, settling
 from tunesmith.options import options
 
 #: Different (kernel, Problem) pairs that are kept apart; what comes later is counted under the kernel alone.
@@ -103,7 +104,22 @@ def counted(
         count.calls += 1
         return launch(*args)
 
-    return launch_and_count
+    def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any] | None:
+        def not_counted(*arrays: Any) -> Any:
+            count.calls -= 1  # it is counted there
+            return otherwise(*arrays)
+
+        inner = settled(launch, args, not_counted, turned)
+        if inner is None:
+            return None
+
+        def count_and_launch(*arrays: Any) -> Any:
+            count.calls += 1
+            return inner(*arrays)
+
+        return count_and_launch
+
+    return settling(launch_and_count, settle)
 
 
 def refused(kernel: str, problem: Problem, wanted: Problem) -> None:

@@ -8,10 +8,10 @@ of their own they are torch's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
 import torch
 from torch.library import custom_op
@@ -19,11 +19,12 @@ from torch.library import custom_op
 from tunesmith import ops_products
 from tunesmith import row_ops as rows
 from tunesmith.chooser import Chooser
-from tunesmith.chooser.eager import compiling, is_eager, is_torchs
+from tunesmith.chooser.eager import PLAIN, dual, is_eager, is_torchs, traced
 from tunesmith.chooser.recent import Recent
 from tunesmith.chooser.settings import allows_reduced, allows_tf32, tf32_state
 from tunesmith.errors import BadInput, unknown
 from tunesmith.events import Summary
+from tunesmith.kernel import settled
 from tunesmith.kernels import gemm
 from tunesmith.kernels.gemm import ACTIVATIONS, SAME
 from tunesmith.ops_attention import decode_attention
@@ -44,6 +45,9 @@ _ALLOWED: dict[Any, Callable[[], object]] = {
     torch.bfloat16: torch._C._get_cublas_allow_bf16_reduced_precision_reduction,
     torch.float32: tf32_state(),
 }
+_grad, _policy = torch.is_grad_enabled, scoped_policy.get
+#: what does a kind of calls, given its tensors alone
+_Run: TypeAlias = "Callable[..., Any]"
 #: calls that are remembered in front of the dispatcher, which knows more kinds of arguments, and takes longer
 _REMEMBERED = 4096
 
@@ -57,12 +61,18 @@ def matmul(a: Any, b: Any, out_dtype: Any = None) -> Any:  # (…, M, K), (K, N)
     Args:
         out_dtype: of the result; the inputs' if not given.
     """
-    if not compiling():
-        known = _products.find((a, b), out_dtype)
-        if known is not None:
-            return _done(known, a, b, None)
+    if not traced():
+        # `Recent.find` of two tensors, written out: of ten microseconds that a call takes, its own call would be seen.
+        for holds, asked, ungraded, allowed, was, policy, run in _of_product(id(b), ()):
+            if (
+                asked is out_dtype
+                and type(a) in PLAIN and type(b) in PLAIN and not a.is_nested and not b.is_nested
+                and holds(a, b)
+                and (ungraded or not _grad()) and allowed() == was and _policy() is policy and dual._current_level < 0
+            ):  # fmt: skip
+                return run(a, b)
         if is_eager(a, b):
-            return _product(a, b, None, None, out_dtype, partial(_products.note, (a, b), out_dtype))
+            return _product(a, b, None, None, out_dtype, _products, ((a, b), out_dtype))
     return _operated(a, b, None, None, out_dtype)
 
 
@@ -82,14 +92,26 @@ def linear(
     Raises:
         BadInput: for an activation that does not exist, and shapes that do not fit.
     """
-    if not compiling():
-        tensors, asked = (x, w) if bias is None else (x, bias, w), (activation, out_dtype)
-        recent = _layers if bias is None else _biased
-        known = recent.find(tensors, asked)
-        if known is not None:
-            return _done(known, x, w.mT, bias)
+    if not traced():
+        options = activation, out_dtype
+        if bias is None:
+            recent, tensors = _layers, (x, w)
+            for holds, asked, ungraded, allowed, was, policy, run in _of_layer(id(w), ()):  # as in `matmul`
+                if (
+                    asked == options
+                    and type(x) in PLAIN and type(w) in PLAIN and not x.is_nested and not w.is_nested
+                    and holds(x, w)
+                    and (ungraded or not _grad()) and allowed() == was and _policy() is policy
+                    and dual._current_level < 0
+                ):  # fmt: skip
+                    return run(x, w)
+        else:
+            recent, tensors = _biased, (x, bias, w)
+            run = recent.find(tensors, options)
+            if run is not None:
+                return run(x, w, bias)
         if is_eager(x, w, bias):
-            return _product(x, w.mT, bias, activation, out_dtype, partial(recent.note, tensors, asked))
+            return _product(x, w.mT, bias, activation, out_dtype, recent, (tensors, options))
     return _operated(x, w.mT, bias, activation, out_dtype)
 
 
@@ -166,20 +188,35 @@ class _Known:
     """How a kind of call is done.
 
     Attributes:
-        launch: takes the tensors, then `rest`. bare: takes the two tensors alone; `None` where more is needed.
-        alignment: what `_alignment` of the tensors has to be; `None` where anything will do.
+        launch: takes the tensors, then `rest`.
+        alignment: what `_alignment` of the tensors has to be for `launch`.
+        bare: takes the tensors alone, and sees to their alignment; `None` where `launch` has to be called.
+        layer: the same of a layer's weights, which are transposed.
     """
 
     launch: Callable[..., Any]
     rest: tuple[Any, ...]
-    bare: Callable[[Any, Any], Any] | None
-    alignment: int | None
+    alignment: int
+    bare: _Run | None
+    layer: _Run | None
+
+    def run(self, a: Any, b: Any, bias: Any = None) -> Any:
+        if self.bare is not None:
+            return self.bare(a, b) if bias is None else self.bare(a, b, bias)
+        addresses = a.data_ptr() | b.data_ptr() if bias is None else a.data_ptr() | b.data_ptr() | bias.data_ptr()
+        if (self.alignment or addresses & 15) and self.alignment != _alignment(a, b, bias):
+            return _found(None, a, b, bias, *_asked(self.rest))
+        return self.launch(a, b, bias, *self.rest)
+
+    def run_layer(self, x: Any, w: Any, bias: Any = None) -> Any:
+        return self.run(x, w.mT, bias)
 
 
 #: what two tensors and a call's options are → how it is done
 _known: dict[tuple[object, ...], _Known] = {}
 #: the same of calls whose weights come again: of `matmul`, of `linear` without and with a bias
-_products, _layers, _biased = Recent[_Known](), Recent[_Known](), Recent[_Known]()
+_products, _layers, _biased = Recent[_Run](), Recent[_Run](), Recent[_Run]()
+_of_product, _of_layer = _products.found.get, _layers.found.get
 _clears: list[int] = [0]
 
 
@@ -187,17 +224,6 @@ def _forget() -> None:
     for known in (_known, _products, _layers, _biased):
         known.clear()
     _clears[0] += 1
-
-
-def _done(known: _Known, a: Any, b: Any, bias: Any) -> Any:
-    if known.bare is not None:
-        return known.bare(a, b)
-    alignment = known.alignment
-    if alignment is not None:
-        addresses = a.data_ptr() | b.data_ptr() if bias is None else a.data_ptr() | b.data_ptr() | bias.data_ptr()
-        if (alignment or addresses & 15) and alignment != _alignment(a, b, bias):
-            return _found(None, a, b, bias, *_asked(known.rest))
-    return known.launch(a, b, bias, *known.rest)
 
 
 def _asked(rest: tuple[Any, ...]) -> tuple[Any, Any]:
@@ -208,9 +234,13 @@ def _asked(rest: tuple[Any, ...]) -> tuple[Any, Any]:
 
 def _product(
     a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any,
-    note: Callable[[Callable[[], object], Hashable, _Known], None] | None = None,
+    recent: Recent[_Run] | None = None, call: tuple[tuple[Any, ...], object] = ((), None),
 ) -> Any:  # fmt: skip
-    """A call that nobody but its caller sees; `note` remembers how it is done, by its weights."""
+    """A call that nobody but its caller sees.
+
+    Args:
+        recent: remembers how it is done, by its weights. call: (tensors, other arguments) as the caller has them.
+    """
     allowed = _ALLOWED.get(a.dtype)
     if allowed is None:
         return _plainly(a, b, bias, activation, out_dtype)
@@ -222,11 +252,12 @@ def _product(
     known = _known.get(name)
     if known is None:
         return _found(name, a, b, bias, activation, out_dtype)
-    if note is not None:
-        note(allowed, name, known)
+    if recent is not None:
+        run = known.bare or known.run if recent is _products else known.layer or known.run_layer
+        recent.note(*call, allowed, name, run)
         if _known.get(name) is not known:  # something new has become known meanwhile
             _forget()
-    return _done(known, a, b, bias)
+    return known.run(a, b, bias)
 
 
 def _alignment(a: Any, b: Any, bias: Any) -> int:
@@ -245,14 +276,26 @@ def _found(name: tuple[object, ...] | None, a: Any, b: Any, bias: Any, activatio
     chosen, clears = chooser(a.device.type), _clears[0]
     made = chosen(*args)
     launch = chosen.dispatcher.known(*args)
-    bare = getattr(launch, "bare", None)
     same = args[0] is a and args[1] is b and args[2] is bias
     if name is not None and launch is not None and same:
         if len(_known) >= _REMEMBERED:
             _known.clear()
         if clears == _clears[0]:  # nothing new has become known meanwhile
-            _known[name] = _Known(launch, args[3:], bare, None if bare else _alignment(a, b, bias))
+            _known[name] = _known_of(launch, args)
     return made if shape is None else made.view(shape)
+
+
+def _known_of(launch: Callable[..., Any], args: tuple[Any, ...]) -> _Known:
+    rest, asked = args[3:], _asked(args[3:])
+
+    def otherwise(a: Any, b: Any, bias: Any = None) -> Any:
+        return _found(None, a, b, bias, *asked)
+
+    def otherwise_by_layer(x: Any, w: Any, bias: Any = None) -> Any:
+        return _found(None, x, w.mT, bias, *asked)
+
+    bare, layer = settled(launch, args, otherwise), settled(launch, args, otherwise_by_layer, turned=True)
+    return _Known(launch, rest, _alignment(*args[:3]), bare, layer)
 
 
 def _arguments(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> tuple[Any, Any]:

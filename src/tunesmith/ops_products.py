@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -14,7 +14,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
-from tunesmith.kernel import Built
+from tunesmith.kernel import Built, settling
 from tunesmith.kernels import gemm
 from tunesmith.kernels.gemm import SAME, cublaslt
 from tunesmith.tables import Packaged
@@ -27,6 +27,9 @@ ACTIVATED: dict[str | None, Callable[[Any], Any]] = {
     None: lambda x: x, "relu": torch.nn.functional.relu, "gelu": torch.nn.functional.gelu,
     "silu": torch.nn.functional.silu,
 }  # fmt: skip
+
+#: torch's product with a layer's weights: their transpose is made in C++
+_LINEAR: Callable[..., Any] = torch._C._nn.linear
 
 
 def _by_torch(
@@ -41,7 +44,7 @@ def _by_torch(
 
 
 class _Torch(LibraryCall):
-    """`_by_torch`; where nothing but the product is asked for, no more than that."""
+    """`_by_torch`; where nothing but the product, with its bias, is asked for, no more than that."""
 
     per_problem = True
 
@@ -50,10 +53,11 @@ class _Torch(LibraryCall):
 
     def load(self, config: Config, problem: Problem, built: Built | None) -> CallExecutable:
         ranks = {len(str(problem[f"{array}.strides"])) for array in ("a", "b")}
-        bare = problem["activation"] is None and problem["out"] == SAME and problem.get("bias.dtype") is None
-        if not bare or len(ranks) > 1:
+        biased = problem.get("bias.dtype") is not None
+        bare = problem["activation"] is None and problem["out"] == SAME and len(ranks) == 1
+        if not bare or (biased and ranks != {2}):
             return CallExecutable(config, self.function)
-        return CallExecutable(config, _bare(torch.mm if ranks == {2} else torch.bmm))
+        return CallExecutable(config, _added() if biased else _bare(torch.mm if ranks == {2} else torch.bmm))
 
 
 def _bare(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -62,8 +66,25 @@ def _bare(product: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     ) -> Any:
         return product(a, b)
 
-    cast(Any, launch).bare = product
-    return launch
+    def by_turned(x: Any, w: Any) -> Any:
+        return product(x, w.mT)
+
+    def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any]:
+        return product if not turned else _LINEAR if product is torch.mm else by_turned
+
+    return settling(launch, settle)
+
+
+def _added() -> Callable[..., Any]:
+    def launch(
+        a: Any, b: Any, bias: Any, batch: int, M: int, N: int, K: int, activation: str | None, out: str, precision: str
+    ) -> Any:
+        return torch.addmm(bias, a, b)
+
+    def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any] | None:
+        return _LINEAR if turned else None
+
+    return settling(launch, settle)
 
 
 def _by_addmm_activation(
@@ -153,7 +174,7 @@ def gpu() -> Chooser:
         {
             "torch by cublasLt": Candidate(
                 LibraryCall("torch by cublasLt", _by_cublaslt, gemm.kernel.kernel.signature),
-                applies=_by_either, devices=("cuda",),
+                applies=_by_either, devices=("cuda",), reluctant=True,
             ),
             "cublasLt": Candidate(
                 cublaslt.CublasLt(), cublaslt.space, applies=cublaslt.applies, devices=("cuda",)

@@ -95,6 +95,7 @@ class Effort:
         near: of the strategy that starts from them, solved Problems beside those of the store.
         ties: whether launches are spent on proving who is as good as the fastest.
         eager: whether what a call takes back to back, the host's part counted, has a say too.
+        reluctant: who is not to serve calls one by one where another is as quick, as a call of it disturbs others.
     """
 
     strategy: str = "auto"
@@ -112,7 +113,8 @@ class Effort:
     ties: bool = True
     first: tuple[Config, ...] = ()
     eager: bool = False
+    reluctant: frozenset[Config] = frozenset()
 
     def verdict(self, trials: Sequence[Trial], incumbent: Config | None = None) -> Verdict | None:
         """What the Trials say; they are in the Space's order."""
-        return pick(trials, self.margin, self.confidence, self.pick, incumbent, self.eager)
+        return pick(trials, self.margin, self.confidence, self.pick, incumbent, self.eager, self.reluctant)

@@ -18,8 +18,9 @@ from tunesmith import Config, Problem
 from tunesmith.backends.c_compiler import compiler
 from tunesmith.core.device import known_device
 from tunesmith.errors import BadInput, DeviceError, MissingEngine, TunesmithWarning
-from tunesmith.kernels.gemm import arguments, cublaslt, reference
-from tunesmith.kernels.gemm.cublaslt_api import DTYPES, Library, Product
+from tunesmith.kernel import settled
+from tunesmith.kernels.gemm import arguments, cublaslt, cublaslt_launch, reference
+from tunesmith.kernels.gemm.cublaslt_api import DTYPES, KEPT_BIASES, Library, Product, Result, address
 from tunesmith.kernels.strides import KEPT_STRIDES
 
 SOURCE = Path(__file__).parents[1] / "data" / "cublaslt.c"
@@ -40,13 +41,22 @@ def computed(dll: Any, args: tuple[Any, ...], number: int = 0) -> torch.Tensor:
     product = Product(Library(dll), cublaslt.wanted(args), 8, WORKSPACE.nbytes)
     whole = torch.full((m * n + 16,), 7.0)
     c, algorithm = whole[8:-8], product.algorithms[number]
-    launch = product.launcher(algorithm)
-    del product  # a launch keeps what it needs
     workspace = WORKSPACE.data_ptr() if algorithm.workspace_bytes else None
-    biased = () if bias is None else (bias.data_ptr(),)
-    launch(b.data_ptr(), a.data_ptr(), c.data_ptr(), *biased, workspace, STREAM)
+    status = queued(product, algorithm, b.data_ptr(), a.data_ptr(), c.data_ptr(), bias, workspace)
+    assert status == 0
     assert (torch.cat([whole[:8], whole[-8:]]) == 7).all()
     return c.view(m, n)
+
+
+def queued(product: Product, algorithm: Result, a: int, b: int, d: int, bias: Any, workspace: int | None) -> int:
+    """The status of a launch of addresses."""
+    ready, to = product.ready(algorithm), address(d)
+    described = product.described(0 if bias is None else bias.data_ptr())
+    return ready.matmul(
+        ready.handle, described.argument, ready.one, address(a), ready.of_a, address(b), ready.of_b, ready.zero, to,
+        ready.of_d, to, ready.of_d, ready.algorithm, None if workspace is None else address(workspace),
+        ready.workspace_bytes, address(STREAM),
+    )  # fmt: skip
 
 
 def test_every_layout_is_the_product(dll: Any) -> None:
@@ -100,9 +110,11 @@ def kernel(dll: Any, monkeypatch: pytest.MonkeyPatch) -> cublaslt.CublasLt:
     monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: empty(shape, dtype=dtype))
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
     for name in ("mm", "addmm"):
         monkeypatch.setattr(torch, name, on_inner(getattr(torch, name)))
-    cublaslt._library.cache_clear()
+    for cached in (cublaslt._library, cublaslt_launch._workspaces):
+        cached.cache_clear()
     return cublaslt.CublasLt()
 
 
@@ -186,14 +198,146 @@ def test_launches_for_strides_do_not_pile_up(dll: Any, kernel: cublaslt.CublasLt
     assert alive.value - before <= 4 * (KEPT_STRIDES + 1)
 
 
+# --- shorter launches for calls that are alike -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [0, 1])  # without a workspace, with one
+@pytest.mark.parametrize("biased", [False, True])
+def test_calls_that_are_alike_are_launched_by_their_addresses(
+    dll: Any, kernel: cublaslt.CublasLt, number: int, biased: bool
+) -> None:
+    w, more = torch.randn(4, 8), (torch.randn(4),) if biased else ()
+    args = arguments(*map(OnGpu, (torch.randn(6, 8), w.T, *more)))
+    launch = kernel.for_call(args).load(Config(ALGORITHM=number), Problem({}), None).launch
+    for given, turned in ((w, True), (w.T, False)):
+        alone = settled(launch, args, lambda *_: "otherwise", turned)
+        assert alone is not None
+        for _ in range(3):
+            x, others = torch.randn(6, 8), tuple(torch.randn(4) for _ in more)  # each bias is another
+            found = alone(*map(OnGpu, (x, given, *others)))
+            torch.testing.assert_close(found.double(), reference(x, w.T, *others), rtol=1e-5, atol=1e-5)
+            assert ctypes.c_int.in_dll(dll, "last_algorithm").value == 7000 + 2 * number
+        misaligned = torch.randn(6 * 8 + 1)[1:].view(6, 8)
+        assert alone(*map(OnGpu, (misaligned, given, *more))) == "otherwise"
+        if biased:
+            assert alone(*map(OnGpu, (torch.randn(6, 8), given, torch.randn(5)[1:]))) == "otherwise"
+
+
+def test_calls_on_another_device_and_what_is_misaligned_get_no_shorter_launch(
+    kernel: cublaslt.CublasLt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, b = torch.randn(6, 8), torch.randn(8, 4)
+    args = arguments(*map(OnGpu, (x, b)))
+    launch = kernel.for_call(args).load(Config(ALGORITHM=0), Problem({}), None).launch
+    alone = settled(launch, args, lambda *_: "otherwise")
+    assert alone is not None
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 1, raising=False)
+    alone = settled(launch, args, lambda *_: "otherwise")
+    assert alone is not None
+    assert alone(OnGpu(x), OnGpu(b)) == "otherwise"
+    misaligned = arguments(*map(OnGpu, (torch.randn(49)[1:].view(6, 8), b)))
+    launch = kernel.for_call(misaligned).load(Config(ALGORITHM=0), Problem({}), None).launch
+    assert settled(launch, misaligned, lambda *_: "otherwise") is None
+    apart = arguments(*map(OnGpu, (torch.randn(12, 16)[::2, ::2], b)))
+    assert settled(launch, apart, lambda *_: "otherwise") is None  # torch's
+
+
+class Taken:
+    """Sizes of the workspaces that are allocated."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes, empty = list[int](), torch.empty
+
+        def counting(shape: Any, dtype: Any, device: Any) -> torch.Tensor:
+            if dtype is torch.int8:
+                self.sizes.append(shape[0])
+            return empty(shape, dtype=dtype, device=device)
+
+        monkeypatch.setattr(torch, "empty", counting)
+
+
+def test_launches_of_a_stream_share_a_workspace_and_a_graph_has_its_own(
+    kernel: cublaslt.CublasLt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, captured = Taken(monkeypatch), [False]
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: captured[0], raising=False)
+    args = arguments(*map(OnGpu, (torch.randn(6, 8), torch.randn(8, 4))))
+    launches = [kernel.for_call(args).load(Config(ALGORITHM=1), Problem({}), None).launch for _ in range(2)]
+    for launch in launches * 2:
+        launch(*args)
+    whole = cublaslt_launch.WORKSPACE_BYTES
+    assert taken.sizes == [whole]
+    alone = settled(launches[0], args, lambda *_: "otherwise")
+    assert alone is not None
+    kept, captured[0] = dict(cublaslt_launch._workspaces(0)), True
+    launches[0](*args)
+    alone(*args[:2])
+    assert taken.sizes == [whole] * 3  # this library's algorithm needs all that there may be
+    assert cublaslt_launch._workspaces(0) == kept
+
+
+def test_two_threads_on_one_stream_have_a_workspace_each(
+    dll: Any, kernel: cublaslt.CublasLt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is queued at once may run in any order."""
+    taken = Taken(monkeypatch)
+    args = arguments(*map(OnGpu, (torch.randn(6, 8), torch.randn(8, 4))))
+    first = True
+
+    class Meanwhile(dict[int, Any]):
+        """Another thread launches as soon as one has its workspace."""
+
+        def pop(self, *given: Any) -> Any:
+            nonlocal first
+            mine = super().pop(*given)
+            if first:
+                first = False
+                launch(*args)
+            return mine
+
+    kept = Meanwhile()
+    monkeypatch.setattr(cublaslt_launch, "_workspaces", lambda index: kept)
+    launch = kernel.for_call(args).load(Config(ALGORITHM=1), Problem({}), None).launch
+    launch(*args)
+    assert len(taken.sizes) == 2
+
+
+def test_workspaces_of_streams_do_not_pile_up(kernel: cublaslt.CublasLt, dll: Any) -> None:
+    kept = cublaslt_launch._workspaces(0)
+    kept.update(dict.fromkeys(range(100, 100 + cublaslt_launch.KEPT_WORKSPACES)))
+    args = arguments(*map(OnGpu, (torch.randn(6, 8), torch.randn(8, 4))))
+    kernel.for_call(args).load(Config(ALGORITHM=1), Problem({}), None).launch(*args)
+    assert list(kept) == [STREAM]
+
+
+def test_biases_do_not_pile_up(dll: Any) -> None:
+    a, b, bias = torch.randn(6, 5), torch.randn(5, 4), torch.randn(4)
+    product, alive = Product(Library(dll), cublaslt.wanted(arguments(a, b, bias)), 8, 0), "fake_alive"
+    before = ctypes.c_int.in_dll(dll, alive).value
+    for place in range(2 * KEPT_BIASES + 10):
+        product.described(4096 + 16 * place)
+    assert ctypes.c_int.in_dll(dll, alive).value - before <= KEPT_BIASES
+    del product
+    assert ctypes.c_int.in_dll(dll, alive).value < before
+
+
+def test_a_launch_that_fails_is_said(dll: Any, kernel: cublaslt.CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = arguments(*map(OnGpu, (torch.randn(6, 8), torch.randn(8, 4))))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM + 1, raising=False)
+    for number in (0, 1):
+        launch = kernel.for_call(args).load(Config(ALGORITHM=number), Problem({}), None).launch
+        with pytest.raises(DeviceError, match="cublasLtMatmul of cuBLASLt 130100 failed with cublasStatus_t 7"):
+            launch(*args)
+
+
 def test_a_bias_that_is_refused_is_said(dll: Any) -> None:
     a, b, bias = torch.randn(6, 5), torch.randn(5, 4), torch.randn(4)
     product = Product(Library(dll), cublaslt.wanted(arguments(a, b, bias)), 8, 0)
-    launch, refuses = product.launcher(product.algorithms[0]), ctypes.c_int.in_dll(dll, "refuses_bias")
+    refuses = ctypes.c_int.in_dll(dll, "refuses_bias")
     refuses.value = 1
     try:
         with pytest.raises(DeviceError, match=r"cublasLtMatmulDescSetAttribute .* failed with cublasStatus_t 13"):
-            launch(b.data_ptr(), a.data_ptr(), torch.empty(6, 4).data_ptr(), bias.data_ptr(), None, STREAM)
+            product.described(bias.data_ptr())
     finally:
         refuses.value = 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.library import opcheck
 import tunesmith
 from tunesmith import Config, Problem, ops
 from tunesmith.core.outcome import Measured
+from tunesmith.kernel import settled
 from tunesmith.kernels import gemm as package
 from tunesmith.kernels.gemm import arguments, cublaslt, gemm, reference
 from tunesmith.kernels.gemm.memory import fresh
@@ -226,6 +228,47 @@ def test_an_algorithm_of_cublaslt_serves_calls_that_lie_otherwise(dtype: Any) ->
                     assert off(launch(*arguments(a, b, *more)), reference(a, b, *more)) < ALLOWED[dtype], number
 
 
+def test_launches_that_share_a_workspace_follow_each_other_and_graphs_have_their_own() -> None:
+    """Of every algorithm that takes one: two graphs on streams of their own and two threads on a third, each with other
+    matrices."""
+    b = normal(256, 16384, dtype=torch.bfloat16).mT
+    lefts = [normal(64, 16384, dtype=torch.bfloat16) for _ in range(4)]
+    args, exact = arguments(lefts[0], b), [reference(a, b) for a in lefts]
+    bound, found = cublaslt.CublasLt().for_call(args), 0
+    for number, algorithm in enumerate(bound._listed.algorithms):
+        launch = bound.load(Config(ALGORITHM=number), Problem({}), None).launch
+        alone = settled(launch, args, lambda *_: None)  # which fails below
+        assert alone is not None
+        graphs, found = list[Any](), found + (algorithm.workspace_bytes > 0)
+        streams = [torch.cuda.Stream() for _ in range(3)]
+        for a in lefts[:2]:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                made = [alone(a, b) for _ in range(10)]
+            graphs.append((graph, made))
+        torch.cuda.synchronize()
+        eager: dict[int, list[Any]] = {}
+
+        def call(which: int, alone: Any = alone, stream: Any = streams[2], eager: Any = eager) -> None:
+            with torch.cuda.stream(stream):
+                eager[which] = [alone(lefts[which], b) for _ in range(200)]
+
+        threads = [Thread(target=call, args=(which,)) for which in (2, 3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            for (graph, _), stream in zip(graphs, streams, strict=False):
+                with torch.cuda.stream(stream):
+                    graph.replay()
+        for thread in threads:
+            thread.join()
+        torch.cuda.synchronize()
+        for which, results in enumerate((graphs[0][1], graphs[1][1], eager[2], eager[3])):
+            worst = max(off(result, exact[which]) for result in results)
+            assert worst < ALLOWED[torch.bfloat16], (number, which, worst)
+    assert found, "no algorithm takes a workspace: nothing was tested"
+
+
 def test_the_library_says_how_its_algorithms_are_configured() -> None:
     bound = cublaslt.CublasLt().for_call(
         arguments(normal(64, 512, dtype=torch.bfloat16), normal(512, 256, dtype=torch.bfloat16))
@@ -351,6 +394,94 @@ assert (made.double() - exact).abs().max() < 1e-2 * exact.abs().max()
 def test_what_serves_graphs_alone_is_ready_for_the_first(knobs: dict[str, Any]) -> None:
     """In a process that has launched nothing else, after one call."""
     script = FRESH.replace("KNOBS", repr(knobs)).replace("DEVICE", "cuda")
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stderr
+
+
+ALIKE = """
+import torch
+from threading import Thread
+from tunesmith import Config, ops
+from tunesmith.core.outcome import Choice
+from tunesmith.store import default_store
+
+x, w = (torch.randn(n, 1024, device="DEVICE", dtype=torch.bfloat16) for n in (64, 512))
+biases = [torch.randn(512, device="DEVICE", dtype=torch.bfloat16) for _ in range(3)]
+for bias in (None, biases[0]):
+    chosen, args = ops._call(x, w, bias, None, None)
+    stored = Choice(Config(KNOBS), "search", "search", called=CALLED)
+    default_store().put_choice(chosen.key(*args), stored, {})
+    assert chosen.choice(*args).config == Config(KNOBS)
+
+
+def close(made, x, bias=None):
+    exact = x.double() @ w.double().mT
+    exact = exact if bias is None else exact + bias.double()
+    assert made.shape == exact.shape
+    assert (made.double() - exact).abs().max() < 1e-2 * exact.abs().max()
+
+
+def calls():
+    for _ in range(6):
+        x = torch.randn(64, 1024, device="DEVICE", dtype=torch.bfloat16)
+        close(ops.linear(x, w), x)
+        close(ops.matmul(x, turned), x)
+        for bias in biases:
+            close(ops.linear(x, w, bias), x, bias)
+        flat = torch.randn(64 * 1024 + 1, device="DEVICE", dtype=torch.bfloat16)
+        close(ops.linear(flat[1:].view(64, 1024), w), flat[1:].view(64, 1024))
+        close(ops.linear(flat[1:].view(64, 1024), w, biases[0]), flat[1:].view(64, 1024), biases[0])
+
+
+turned = w.mT
+calls()
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    calls()
+torch.cuda.synchronize()
+failed = []
+
+
+def thread():
+    try:
+        calls()
+    except BaseException as error:
+        failed.append(error)
+        raise
+
+
+threads = [Thread(target=thread) for _ in range(3)]
+for one in threads:
+    one.start()
+for one in threads:
+    one.join()
+assert not failed
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    made = [ops.linear(x, w), ops.matmul(x, turned), ops.linear(x, w, biases[1])]
+for one in made:
+    one.zero_()
+for _ in range(3):
+    graph.replay()
+    ops.linear(x, w)
+torch.cuda.synchronize()
+close(made[0], x)
+close(made[1], x)
+close(made[2], x, biases[1])
+with torch.enable_grad():
+    layer = torch.nn.Parameter(w)
+    ops.linear(x, layer).sum().backward()
+    assert layer.grad is not None
+print("remembered:", len(ops._layers.found), len(ops._products.found), len(ops._biased.found))
+assert ops._layers.found and ops._products.found and ops._biased.found
+"""
+
+
+@pytest.mark.parametrize("called", [None, {"by": "torch"}, {"by": "cublasLt", "ALGORITHM": 0}])
+@pytest.mark.parametrize("knobs", [{"by": "gemm", **BASE}, {"by": "torch"}, {"by": "cublasLt", "ALGORITHM": 0}])
+def test_calls_that_are_alike_are_right_wherever_they_are_made(knobs: dict[str, Any], called: Any) -> None:
+    script = ALIKE.replace("KNOBS", repr(knobs)).replace("DEVICE", "cuda")
+    script = script.replace("CALLED", "None" if called is None else f"Config({called!r})")
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 0, ended.stderr
 

@@ -25,8 +25,8 @@ from tunesmith.core.outcome import Calls, Choice, choice_from_data, choice_to_da
 from tunesmith.core.problem import Problem
 from tunesmith.dispatch import Call
 from tunesmith.errors import BadInput, TunesmithWarning
-from tunesmith.kernel import Run
-from tunesmith.measure.calls import copies
+from tunesmith.kernel import Run, settled, settling
+from tunesmith.measure.calls import call_in_turn, copies
 from tunesmith.measure.pick import pick
 from tunesmith.store import default_store
 from tunesmith.tables.lines import entry_of
@@ -204,11 +204,62 @@ def test_what_serves_graphs_is_launched_once_before_them(may_repeat: bool, monke
     assert launched == [*first, "called 2", "in graphs 3"]
 
 
+@pytest.mark.parametrize("arrays", [2, 3])
+def test_a_shorter_launch_is_that_of_what_serves_calls(arrays: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And hands on what is captured, and the first call."""
+    np = pytest.importorskip("numpy")
+    capture = Capture.of_torch(monkeypatch)
+    given: Any = [np.zeros(2) for _ in range(arrays)]
+
+    def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any]:
+        return lambda *arrays: ("alone", turned, len(arrays))
+
+    graphs = CallExecutable(Config(by="a"), lambda *args: "in graphs")
+    calls = CallExecutable(Config(by="b"), settling(lambda *args: "called", settle))
+    call = Call((1,), Problem({"x": 1}), Problem({"x": 1}), (), (), ("cuda:0",))
+    launch = ByCapture.of(graphs, calls, call, True, set()).launch
+    for turned in (False, True):
+        alone = settled(launch, (*given, None, 7), lambda *_: "otherwise", turned)
+        assert alone is not None
+        if not turned:
+            assert alone(*given) == "otherwise"
+        assert launch(*given) == "called"
+        assert alone(*given) == ("alone", turned, arrays)
+        capture.on = True
+        assert alone(*given) == "otherwise"
+        capture.on = False
+    nothing = ByCapture.of(calls, graphs, call, True, set()).launch
+    assert settled(nothing, given, lambda *_: "otherwise") is None
+
+
 def test_a_call_on_the_cpu_asks_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     Capture.of_torch(monkeypatch).on = True
     launched: list[str] = []
     both_of(launched, "cpu", True, set())(1)
     assert launched == ["called 1"]
+
+
+def test_calls_that_come_again_are_timed_as_they_are_launched_then() -> None:
+    np = pytest.importorskip("numpy")
+    seen: list[tuple[int, str]] = []
+
+    class Listed:
+        def back_to_back(self, launch: Callable[..., Any], many: Sequence[Sequence[Any]], number: int) -> float:
+            for args in many:
+                seen.append((len(args), launch(*args)))
+            return 10 * US
+
+    def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any]:
+        return lambda a, b: "shorter" if a[0] == 0 else otherwise(a, b)
+
+    def whole(a: Any, b: Any, bias: Any, n: int) -> str:
+        return f"whole {a[0]:g} {b[0]:g} {bias} {n}"
+
+    many = [(np.full(2, i), np.full(2, 5), None, 7) for i in range(2)]
+    launches = {LIBRARY: settling(lambda *args: whole(*args), settle), Config(by="other"): whole}
+    found = call_in_turn(Listed(), launches, LIBRARY, many, 0, "now", lambda: False)
+    assert len(found) == 2
+    assert set(seen) == {(2, "shorter"), (2, "whole 1 5 None 7"), (4, "whole 0 5 None 7"), (4, "whole 1 5 None 7")}
 
 
 def test_long_kernels_are_left_alone() -> None:
@@ -387,9 +438,9 @@ def trial(name: str, us: float, calls_us: float | None = None, n: int = 20, at: 
     return Trial(Config(by=name), Measured(samples), at="now", calls=calls)
 
 
-def served(*trials: Trial) -> tuple[str, str]:
+def served(*trials: Trial, reluctant: Sequence[str] = ()) -> tuple[str, str]:
     """(who serves graphs, who serves calls)."""
-    verdict = pick(trials, incumbent=Config(by="torch"))
+    verdict = pick(trials, incumbent=Config(by="torch"), reluctant=[Config(by=name) for name in reluctant])
     assert verdict is not None
     called = verdict.called or verdict.winner
     return str(verdict.winner.config["by"]), str(called.config["by"])
@@ -410,6 +461,48 @@ def test_the_rule() -> None:
     assert served(theirs, trial("slower", 9.0, 10.3)) == ("torch", "slower")
     assert served(trial("torch", 8.0, 11.0), trial("fast", 4.0, 12.0), trial("also", 4.0, 11.5)) == ("fast", "torch")
     assert served(theirs, trial("tie", 11.5, 9.0), trial("quick", 9.0, 9.1)) == ("torch", "quick")
+
+
+def test_whose_calls_are_longer_than_the_librarys_serves_none_where_another_is_as_quick() -> None:
+    """As measured for 128x5120x4096: the fastest on the GPU, by 1 %, is no reason to be slower to call."""
+    measured = (
+        trial("torch", 14.73, 16.0), trial("switched", 14.57, 16.3), trial("lt0", 14.72, 15.9),
+        trial("lt2", 16.14, 17.3), trial("lt1", 16.53, 17.7),
+    )  # fmt: skip
+    assert served(*measured) == ("switched", "lt0")
+    assert served(*measured, reluctant=["switched"]) == ("switched", "lt0")
+
+
+def test_of_algorithms_that_are_quicker_to_call_the_fastest_serves_and_no_slow_kernel() -> None:
+    """As measured for 128x7168x8192."""
+    measured = (
+        trial("lt1", 33.38, 35.8), trial("torch", 33.46, 38.6), trial("lt0", 33.47, 35.4), trial("lt3", 33.68, 36.0),
+        trial("switched", 33.73, 35.7), trial("gemm", 36.93, 39.3),
+    )  # fmt: skip
+    for reluctant in ((), ("switched",)):
+        graphs, calls = served(*measured, reluctant=reluctant)
+        assert (graphs, calls) == ("torch", "lt1")
+
+
+def test_who_switches_a_setting_for_each_call_serves_none_where_another_is_as_quick() -> None:
+    theirs = trial("torch", 8.0, 11.0)
+    for us, calls_us, serves in ((7.0, 11.0, "torch"), (7.0, 10.6, "torch"), (7.0, 10.0, "switched")):
+        assert served(theirs, trial("switched", us, calls_us), reluctant=["switched"]) == ("switched", serves)
+    quick = trial("quick", 7.9, 10.2)
+    assert served(theirs, trial("switched", 7.0, 10.0), quick, reluctant=["switched"]) == ("switched", "quick")
+    assert served(theirs, trial("switched", 7.99, 10.0), reluctant=["switched"]) == ("torch", "torch")
+    # of those as fast on the GPU it is taken last
+    assert served(theirs, trial("switched", 7.0), trial("quick", 7.01), reluctant=["switched"])[0] == "quick"
+    assert served(theirs, trial("switched", 7.0), trial("quick", 7.01))[0] == "switched"
+
+
+def test_a_candidate_says_that_it_switches_a_setting() -> None:
+    way = Candidate(LibraryCall("switched", switched, Signature.from_callable(switched)), reluctant=True)
+    seconds, calls = gpu(torch=8.0, switched=7.0), {"torch": 11.0, "switched": 10.8}
+    ways = {"torch": torch, "switched": way}
+    options = {"args": ["x"], "key": ["x"], "eager": True, "policy": "search", "isolate": False}
+    choice = choose("mm", ways, clock=HostClock(seconds, 0.001, calls_us=calls), **options).choice(1)
+    assert (choice.config, choice.called) == (Config(by="switched"), LIBRARY)
 
 
 def test_who_serves_calls_is_stored_and_in_tables(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from torch.library import opcheck
 
 import tunesmith
 from tunesmith import Config, ops
+from tunesmith.core.outcome import Choice
 from tunesmith.errors import BadInput
+from tunesmith.store import default_store
 
 F = torch.nn.functional
 ACTIVATED = {None: lambda y: y, "relu": F.relu, "gelu": F.gelu, "silu": F.silu}
@@ -77,12 +79,40 @@ def test_a_remembered_call_is_of_the_same_alignment() -> None:
     assert aligned.data_ptr() % 16 == 0
     assert other.data_ptr() % 16
     for _ in range(2):
-        ops.linear(other, aligned, bias)
+        ops.linear(other, aligned, bias, "relu")
     [(name, known)] = ops._known.items()
     ops._known[name] = replace(known, launch=lambda *_: "remembered")
-    assert ops.linear(other, aligned, bias) == "remembered"
+    assert ops.linear(other, aligned, bias, "relu") == "remembered"
     for x, w, b in ((aligned, other, bias), (aligned, aligned, bias), (other, aligned, torch.randn(9)[1:])):
-        torch.testing.assert_close(ops.linear(x, w, b), F.linear(x, w, b))
+        torch.testing.assert_close(ops.linear(x, w, b, "relu"), F.relu(F.linear(x, w, b)))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_where_torchs_own_call_serves_nothing_but_that_is_called(biased: bool) -> None:
+    x, w = torch.randn(5, 8), torch.randn(6, 8)
+    bias = torch.randn(6) if biased else None
+    chosen, args = ops._call(x, w, bias, None, None)
+    default_store().put_choice(chosen.key(*args), Choice(Config(by="torch"), "search", "search"), {})
+    for _ in range(5):
+        torch.testing.assert_close(ops.linear(x, w, bias), F.linear(x, w, bias))
+    [entries] = (ops._biased if biased else ops._layers).found.values()
+    assert entries[0][-1] is torch._C._nn.linear
+    if not biased:
+        b = w.mT
+        for _ in range(5):
+            torch.testing.assert_close(ops.matmul(x, b), x @ b)
+        [entries] = ops._products.found.values()
+        assert entries[0][-1] is torch.mm
+
+
+def test_untuned_calls_are_counted_each_once() -> None:
+    x, w = torch.randn(3, 9), torch.randn(11, 9)
+    before = {miss.problem: miss.calls for miss in tunesmith.misses()}
+    for _ in range(6):
+        ops.linear(x, w)
+    ops.linear(torch.randn(28)[1:].view(3, 9), w)
+    [added] = [m.calls - before.get(m.problem, 0) for m in tunesmith.misses() if m.calls != before.get(m.problem, 0)]
+    assert added == 7
 
 
 def test_mistakes_are_named() -> None:
@@ -189,8 +219,6 @@ def test_a_search_is_used_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _searched(config: Config) -> Any:
-    from tunesmith.core.outcome import Choice
-
     return Choice(config, "search", "search")
 
 

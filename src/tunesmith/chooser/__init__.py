@@ -130,7 +130,9 @@ def choose(
         isolate=isolate,
         model=Mixed(_no_work, split=alternatives.of, models=models) if models else None,
     )(alternatives)  # fmt: skip
-    declared = replace(usual.declared, effort=replace(usual.declared.effort, eager=eager))
+    reluctant = frozenset(Config({BY: one}) for one, candidate in made.items() if candidate.reluctant)
+    effort = replace(usual.declared.effort, eager=eager, reluctant=reluctant)
+    declared = replace(usual.declared, effort=effort)
     return Chooser(alternatives, declared, reference)
 
 

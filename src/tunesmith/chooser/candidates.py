@@ -41,6 +41,8 @@ class Candidate:
         applies: whether it can be used for a Problem on a device.
         devices: kinds of devices that it runs on.
         missing: says what it takes and this machine has not got, with the command that installs it; empty for nothing.
+        reluctant: of one without knobs: whether each call changes a setting of the whole process and puts it back. Then
+            it serves calls outside of CUDA graphs only where no other's are as short.
     """
 
     kernel: Kernel
@@ -49,6 +51,7 @@ class Candidate:
     applies: Applies | None = None
     devices: tuple[str, ...] = ("cpu", "cuda", "hip")
     missing: Callable[[], str] = str
+    reluctant: bool = False
 
     @classmethod
     def of(cls, name: str, given: Any, signature: inspect.Signature) -> Candidate:

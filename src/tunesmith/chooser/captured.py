@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Resources
 from tunesmith.decide import REMEMBERED
-from tunesmith.dispatch import Call
-from tunesmith.kernel import Executable
+from tunesmith.dispatch import Call, is_array
+from tunesmith.kernel import Executable, settled, settling
 from tunesmith.measure.allowed import captures_spared
 
 
@@ -66,4 +66,18 @@ class ByCapture:
                 del made
             return called(*args)
 
+        def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any] | None:
+            inner = settled(called, args, otherwise, turned)
+            if inner is None:
+                return None
+
+            def of_two(a: Any, b: Any) -> Any:
+                return otherwise(a, b) if cold or (stream_of(index) and capturing()) else inner(a, b)
+
+            def of_all(*arrays: Any) -> Any:
+                return otherwise(*arrays) if cold or (stream_of(index) and capturing()) else inner(*arrays)
+
+            return of_two if sum(is_array(value) for value in args) == 2 else of_all  # half as long to call
+
+        settling(launch, settle)
         return cls(in_graphs.config, launch, in_graphs.resources)

@@ -15,10 +15,13 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 #: of what traces a program, which takes any operator
 _TRACED = (FakeTensor, FunctionalTensor)
 _modes, _autocast = torch._C._len_torch_dispatch_stack, torch._C._is_any_autocast_enabled
-_dual: Any = forward_ad  # whose level is not in torch's own types
+dual: Any = forward_ad  # whose level is not in torch's own types
 _STRIDED, _tracing = torch.strided, torch._C._get_tracing_state
 _grad, _transform = torch.is_grad_enabled, torch._C._functorch.peek_interpreter_stack
 compiling = torch.compiler.is_compiling
+#: Whether torch.compile reads this program, in half the time. Who runs it with tensors of its own makes none that pass
+#: for a caller's.
+traced = torch.compiler.is_dynamo_compiling
 
 
 def is_eager(*tensors: Any) -> bool:
@@ -32,7 +35,7 @@ def is_eager(*tensors: Any) -> bool:
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 return False
-    return not (_modes() or _autocast() or _transform() or _tracing()) and _dual._current_level < 0
+    return not (_modes() or _autocast() or _transform() or _tracing()) and dual._current_level < 0
 
 
 def is_torchs(*tensors: Any) -> bool:
@@ -48,7 +51,7 @@ def _is_usual(tensor: Any) -> bool:
 
 
 def _is_transformed() -> bool:
-    return _transform() is not None or _dual._current_level >= 0
+    return _transform() is not None or dual._current_level >= 0
 
 
 # What torch.compiler.assume_constant_result does, which imports the compiler. A trace goes through a transform by
@@ -62,5 +65,5 @@ def refuse_tangents(name: str, *tensors: Any) -> None:
     Raises:
         BadInput: for a tensor with a tangent.
     """
-    if _dual._current_level >= 0 and any(_dual.unpack_dual(tensor).tangent is not None for tensor in tensors):
+    if dual._current_level >= 0 and any(dual.unpack_dual(tensor).tangent is not None for tensor in tensors):
         raise BadInput(f"{name} has no derivative, and was given a tensor with a tangent: detach it first")

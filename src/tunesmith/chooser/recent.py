@@ -7,18 +7,16 @@ from threading import Lock
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
-from torch.autograd import forward_ad
 
-from tunesmith.chooser.eager import PLAIN
+from tunesmith.chooser.eager import PLAIN, dual
 from tunesmith.options import scoped_policy
 
 T = TypeVar("T")
-_dual: Any = forward_ad  # whose level is not in torch's own types
 #: what torch.compile asks of tensors before it uses what it has compiled; `None` in a torch that has it no more
 _Guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 #: (guards, the call's other arguments, whether no tensor wants a gradient, a setting of torch's, its value, the policy,
 #: what is known)
-_Entry: TypeAlias = "tuple[Any, ...]"
+Entry: TypeAlias = "tuple[Any, Any, bool, Callable[[], object], object, object, T]"
 #: weights that are remembered, and kinds of calls of each
 _WEIGHTS, _KINDS = 16384, 8
 
@@ -29,27 +27,29 @@ class Recent(Generic[T]):
     Its identity says where to look, and nothing else: what is found there is used where torch's guards hold for the
     call's tensors. They see types, dtypes, devices, sizes, strides and dispatch keys, and with these whether autograd,
     autocast, a transform or a mode sees the call. All calls have as many tensors, the one that comes again last.
+
+    Attributes:
+        found: entries by that one's identity, for who has no time for `find`, which says what else has to hold.
     """
 
     def __init__(self) -> None:
-        #: by identity
-        self._found: dict[int, tuple[_Entry, ...]] = {}
+        self.found: dict[int, tuple[Entry[T], ...]] = {}
         #: what came once
         self._once: dict[tuple[int, Hashable], None] = {}
         #: By kind of call. A model has many weights of one kind: what is looked at for each of them is the same, and so
         #: in the processor's caches, where guards of each weight's own take microseconds to come from memory.
-        self._kinds: dict[Hashable, tuple[_Entry]] = {}
+        self._kinds: dict[Hashable, tuple[Entry[T]]] = {}
         self._lock = Lock()
 
     def clear(self) -> None:
         with self._lock:
-            self._found.clear()
+            self.found.clear()
             self._once.clear()
             self._kinds.clear()
 
     def find(self, tensors: tuple[Any, ...], asked: object) -> T | None:
         """What is known of a call of tensors with these other arguments."""
-        entries = self._found.get(id(tensors[-1]))
+        entries = self.found.get(id(tensors[-1]))
         if entries is None:
             return None
         for one in tensors:  # nested ones are asked in vain for their strides: torch ends the process
@@ -62,7 +62,7 @@ class Recent(Generic[T]):
                 and (ungraded or not torch.is_grad_enabled())
                 and allowed() == was
                 and scoped_policy.get() is policy
-                and _dual._current_level < 0
+                and dual._current_level < 0
             ):
                 return known
         return None
@@ -95,8 +95,8 @@ class Recent(Generic[T]):
         with self._lock:
             self._once.pop((where, name), None)
             _keep(self._kinds, kind, entries)
-            before = [one for one in self._found.get(where, ()) if one is not entries[0]]
-            _keep(self._found, where, (*entries, *before)[:_KINDS] if before else entries)
+            before = [one for one in self.found.get(where, ()) if one is not entries[0]]
+            _keep(self.found, where, (*entries, *before)[:_KINDS] if before else entries)
 
 
 def _keep(known: dict[Any, Any], name: Hashable, value: object) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Calls, Failed, Trial
 from tunesmith.core.stats import SHORTEST_S, paired_ratio
 from tunesmith.core.stopping import CONFIDENCE
+from tunesmith.dispatch import is_array
+from tunesmith.kernel import settled
 from tunesmith.measure.failure import attempt
 from tunesmith.measure.gpu_clock import L2_TIMES, USUAL_L2_BYTES
 from tunesmith.measure.memory import Twin, free_bytes, n_bytes, place_of, readable
@@ -52,15 +54,19 @@ def ratio_of_calls(
 
 
 def quickest_to_call(
-    winner: Trial, library: Trial, trials: Sequence[Trial], margin: float, confidence: float = CONFIDENCE
-) -> Trial:
+    winner: Trial, library: Trial, trials: Sequence[Trial], margin: float, confidence: float = CONFIDENCE,
+    reluctant: Collection[Config] = (),
+) -> Trial:  # fmt: skip
     """Who is to serve calls one by one: the winner, unless calls of another take less time beyond doubt, and by more
-    than the margin; clearly less of one that is slower on the device.
+    than the margin; clearly less of one that is slower on the device, where the winner's calls are no longer than the
+    library's.
 
     Args:
         winner: the fastest on the device. library: beside which calls were timed.
         trials: all measured ones, fastest on the device first. Those that are slower than the library and, by far, than
             the winner are left out.
+        reluctant: those of which a call disturbs others: the winner if it is one serves where its calls are clearly
+            shorter than those of any other, and nobody else of them does.
     """
     if library.calls is None:
         return winner
@@ -69,13 +75,16 @@ def quickest_to_call(
     taken = {library.config: (1.0, 1.0, 1.0), **{config: ratio for config, ratio in found.items() if ratio is not None}}
     timed = [t for t in trials if t.config in taken]
     able = [t for t in timed if t in (library, winner) or may_serve(t, winner, library, margin)]
+    able = [t for t in able if t is library or t.config not in reluctant]
     most = min(AS_QUICK * min(taken[t.config][0] for t in able), 1 + margin)  # and nobody is slower than the library
     quick = min((t for t in able if taken[t.config][0] <= most), key=lambda t: (t is not winner, t.level_s or math.inf))
     if quick is winner or winner not in timed:  # nobody knows what calls of the winner take
         return quick
     mine, winners = taken[quick.config], taken[winner.config]
+    if winner.config in reluctant:
+        return winner if winners[0] * AS_QUICK < mine[0] and winners[2] < mine[1] else quick
     as_fast = (quick.level_s or math.inf) <= (1 + margin) * (winner.level_s or 0.0)
-    gain = 1 + margin if as_fast or quick is library else AS_QUICK
+    gain = 1 + margin if as_fast or quick is library or winners[0] > 1 + margin else AS_QUICK
     return quick if mine[0] * gain < winners[0] and mine[2] < winners[1] else winner
 
 
@@ -152,12 +161,13 @@ def call_in_turn(
     clock: Any, launches: Mapping[Config, Callable[..., Any]], library: Config, many: Sequence[Sequence[Any]],
     first: int, at: str, over: Callable[[], bool], seed: int = 0,
 ) -> dict[Config, Calls | Failed]:  # fmt: skip
-    """Time calls of each back to back in several rounds, in random order within a round.
+    """Time calls of each back to back in several rounds, in random order within a round: of the launch that such calls
+    have when they come again.
 
     Args:
         clock: one with `back_to_back`.
         library: which of them the others are compared with. When it fails, that is all.
-        many: arguments by position, gone through in turn.
+        many: arguments by position, alike, gone through in turn.
         first: the first round's number. at: when the search began.
         over: whether the time is up: no new round is begun then.
 
@@ -166,10 +176,11 @@ def call_in_turn(
     """
     failed: dict[Config, Calls | Failed] = {}
     taken: dict[Config, list[float]] = {config: [] for config in launches}
+    again = {config: _again(launch, many) for config, launch in launches.items()}
 
     def seconds(config: Config, number: int) -> float:
         """0 for one that fails."""
-        result, failure, error = attempt("launch", lambda: clock.back_to_back(launches[config], many, number))
+        result, failure, error = attempt("launch", lambda: clock.back_to_back(*again[config], number))
         del error
         if failure is None and (result is None or not math.isfinite(result)):
             failure = Failed("launch", f"calls took {result} s by the clock")
@@ -197,6 +208,21 @@ def call_in_turn(
             taken[config].append(seconds(config, number))
     timed = {c: Calls(tuple(mine), first, at) for c, mine in taken.items() if c not in failed and len(mine) >= ENOUGH}
     return {**timed, **failed}
+
+
+def _again(
+    launch: Callable[..., Any], many: Sequence[Sequence[Any]]
+) -> tuple[Callable[..., Any], Sequence[Sequence[Any]]]:
+    """(the shorter launch for calls that are alike, their arrays); as they are given where there is none."""
+
+    def whole(*arrays: Any) -> Any:
+        left = iter(arrays)
+        return launch(*[next(left) if is_array(value) else value for value in many[0]])
+
+    alone = settled(launch, many[0], whole)
+    if alone is None:
+        return launch, many
+    return alone, [tuple([value for value in args if is_array(value)]) for args in many]
 
 
 def _is_far(mine: Sequence[float], librarys: Sequence[float]) -> bool:

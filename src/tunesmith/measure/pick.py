@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -79,7 +79,7 @@ class Verdict:
 
 def pick(
     trials: Sequence[Trial], margin: float = MARGIN, confidence: float = CONFIDENCE, how: Pick = "cheapest",
-    incumbent: Config | None = None, calls: bool = True,
+    incumbent: Config | None = None, calls: bool = True, reluctant: Collection[Config] = (),
 ) -> Verdict | None:  # fmt: skip
     """The verdict, `None` when nothing was measured.
 
@@ -92,6 +92,7 @@ def pick(
         incumbent: in use today: it stays, unless `how` is another, as long as nothing is faster beyond doubt and by
             more than the margin.
         calls: whether to say who serves calls one by one, where it is known what those of the incumbent take.
+        reluctant: last of the cheapest, and to serve calls one by one only where no other is as quick.
     """
     timed = [_Timed.of(trial) for trial in trials if isinstance(trial.outcome, Measured)]
     ranking = _ranked(timed)
@@ -112,7 +113,8 @@ def pick(
             winner = in_use
             why = f"it was in use before, and {first} is not faster by more than {margin:.2%}"
         else:
-            winner = min(level, key=lambda t: (_cost(t.trial.resources), place[t.trial.config]))
+            last = {t.trial.config: t.trial.config in reluctant for t in level}
+            winner = min(level, key=lambda t: (last[t.trial.config], _cost(t.trial.resources), place[t.trial.config]))
             why = (
                 f"it is as fast as {first} within {margin:.2%}, and takes less "
                 "(shared memory, then registers, then threads; else it stands first in the space)"
@@ -121,7 +123,7 @@ def pick(
             why = "it is faster beyond doubt than what was in use, and number 1 was not timed beside that"
     ranked, called = tuple(t.trial for t in ranking), None
     if calls and in_use is not None and in_use.trial.calls is not None:
-        called = quickest_to_call(winner.trial, in_use.trial, ranked, margin, confidence)
+        called = quickest_to_call(winner.trial, in_use.trial, ranked, margin, confidence, reluctant)
     return Verdict(
         winner.trial, ranked, tuple(t.trial.config for t in level if t is not winner), margin, confidence,
         _within(winner, ranking, confidence), "" if winner is ranking[0] else why, winner.step_s, called,

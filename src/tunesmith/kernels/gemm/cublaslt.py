@@ -16,17 +16,15 @@ from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.errors import BadInput, DeviceError, MissingEngine, TunesmithWarning
-from tunesmith.kernel import Built, Specialised
-from tunesmith.kernels.gemm.cublaslt_api import Library, Matrix, Product, Wanted
+from tunesmith.kernel import Built, Specialised, settling
+from tunesmith.kernels.gemm.cublaslt_api import Library, Matrix, Product, Result, Wanted
+from tunesmith.kernels.gemm.cublaslt_launch import WORKSPACE_BYTES, launcher
 from tunesmith.kernels.gemm.launch import MATRICES, GemmKernel, Outline
-from tunesmith.kernels.gemm.memory import fresh
 from tunesmith.kernels.gemm.plan import SAME
 from tunesmith.kernels.strides import Others
 
 #: Algorithms that are asked for: behind the first few come others that the library itself thinks slow.
 PROPOSED = 8
-#: Of workspace that an algorithm may take: what NVIDIA recommends for Hopper, and torch gives cuBLAS there.
-WORKSPACE_BYTES = 32 << 20
 
 space = Space(ALGORITHM=list(range(PROPOSED)))
 
@@ -118,11 +116,15 @@ def wanted(args: Sequence[Any]) -> Wanted:
     """
     a, b, bias, _, m, n, _, activation, _, precision = args
     dtype = str(a.dtype).rpartition(".")[2]
-    aligned = all(x is None or x.data_ptr() % 16 == 0 for x in (a, b, bias))
+    aligned = _are_aligned(a, b, bias)
     return Wanted(
         _matrix("b", b), _matrix("a", a), Matrix(n, m, n), dtype, "tf32" if precision == "tf32" else "float32",
         bias is not None, activation == "relu", 16 if aligned else a.dtype.itemsize, precision != "reduced",
     )  # fmt: skip
+
+
+def _are_aligned(*arrays: Any) -> bool:
+    return all(x is None or x.data_ptr() % 16 == 0 for x in arrays)
 
 
 def packed(args: Sequence[Any]) -> Wanted:
@@ -168,20 +170,28 @@ def _product(args: Sequence[Any], asked: Wanted) -> Product:
 
 def _launch_for(args: Sequence[Any], listed: Product, number: int) -> Callable[..., Any]:
     """The function for calls of a Problem, by the algorithm of that number in a list, or what stands in for it."""
-    run, workspace_bytes = _runner(args, listed, number)
 
     def for_others(args: Sequence[Any]) -> Callable[..., Any]:
         return _launch_for(args, listed, number)
 
-    return _launch(args, run, workspace_bytes, Others(for_others, MATRICES))
+    runner, (of_a, of_b) = _runner(args, listed, number), (args[0].stride(), args[1].stride())
+
+    def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any] | None:
+        a, b, bias, _, m, n, *_ = args
+        mine = runner if (a.stride(), b.stride()) == (of_a, of_b) else _runner(args, listed, number)
+        if mine is None or not _are_aligned(a, b, bias):
+            return None
+        return launcher(*mine, (m, n), a.dtype, a.device, otherwise)  # turned or not: it reads the address
+
+    return settling(_launch(args, runner, Others(for_others, MATRICES)), settle)
 
 
-def _runner(args: Sequence[Any], listed: Product, number: int) -> tuple[Callable[..., None] | None, int]:
-    """(what runs calls with these strides, `None` where torch has to; the workspace that it takes)."""
+def _runner(args: Sequence[Any], listed: Product, number: int) -> tuple[Product, Result] | None:
+    """What runs calls with these strides, `None` where torch has to."""
     try:
         asked = wanted(args)
     except BadInput:  # the library can't read such a matrix
-        return None, 0
+        return None
     product, algorithm = listed, listed.algorithms[number]
     if asked != packed(args):
         try:
@@ -189,9 +199,9 @@ def _runner(args: Sequence[Any], listed: Product, number: int) -> tuple[Callable
         except DeviceError as error:
             a, b = (f"{tuple(x.shape)} with strides {tuple(x.stride())}" for x in args[:2])
             warnings.warn(f"{error}: torch multiplies {a} and {b}", TunesmithWarning, stacklevel=2)
-            return None, 0
+            return None
         algorithm = product.like(algorithm, number)
-    return (None, 0) if algorithm is None else (product.launcher(algorithm), algorithm.workspace_bytes)
+    return None if algorithm is None else (product, algorithm)
 
 
 def _by_torch(
@@ -205,25 +215,16 @@ def _by_torch(
 
 
 def _launch(
-    args: Sequence[Any], run: Callable[..., None] | None, workspace_bytes: int, others: Callable[..., Any]
+    args: Sequence[Any], runner: tuple[Product, Result] | None, others: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The function for calls of one Problem; `run` is right for the strides of these arguments, `others` sees to the
+    """The function for calls of one Problem; `runner` is right for the strides of these arguments, `others` sees to the
     rest."""
     import torch
 
     a, b, _, _, m, n, *_ = args
     of_a, of_b, index = a.stride(), b.stride(), int(a.device.index)
-    output, scratch = fresh((m, n), a.dtype, a.device), fresh((workspace_bytes,), torch.int8, a.device)
-    here, stream_of, on = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream, torch.cuda.device
-
-    def queue(run: Callable[..., None], a: Any, b: Any, bias: Any) -> Any:
-        c, workspace = output(), scratch() if workspace_bytes else None
-        at = None if workspace is None else workspace.data_ptr()
-        if bias is None:
-            run(b.data_ptr(), a.data_ptr(), c.data_ptr(), at, stream_of(index))
-        else:
-            run(b.data_ptr(), a.data_ptr(), c.data_ptr(), bias.data_ptr(), at, stream_of(index))
-        return c
+    here, on = torch._C._cuda_getDevice, torch.cuda.device
+    run = None if runner is None else launcher(*runner, (m, n), a.dtype, a.device)
 
     def launch(a: Any, b: Any, bias: Any, *given: Any) -> Any:
         if a.stride() != of_a or b.stride() != of_b:
@@ -231,9 +232,9 @@ def _launch(
         if run is None:
             return _by_torch(a, b, bias, *given)
         if here() == index:
-            return queue(run, a, b, bias)
+            return run(a, b, bias)
         with on(index):
-            return queue(run, a, b, bias)
+            return run(a, b, bias)
 
     return launch
 

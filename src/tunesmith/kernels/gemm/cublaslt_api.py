@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,8 +27,12 @@ _CONFIGURATION: tuple[tuple[int, Any], ...] = (
 
 #: divisible by more than any alignment
 _STAND_IN = 1 << 32
+#: Biases of one product that are described at once: more than a model has layers of one kind.
+KEPT_BIASES = 1024
 
 _P, _I, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
+#: An address as an argument of a function without argtypes: ctypes passes it on as it is.
+address = _P.from_param
 
 
 class Result(ctypes.Structure):
@@ -55,8 +57,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cublasLtMatmulPreferenceDestroy": (_P,),
     "cublasLtMatmulAlgoGetHeuristic": (_P,) * 7 + (_I, ctypes.POINTER(Result), ctypes.POINTER(_I)),
     "cublasLtMatmulAlgoConfigGetAttribute": (_P, _I, _P, _S, ctypes.POINTER(_S)),
-    # handle, product, alpha, A, its layout, B, its layout, beta, C, its layout, D, its layout, algorithm, workspace
-    "cublasLtMatmul": (_P,) * 14 + (_S, _P),
 }
 
 
@@ -140,42 +140,75 @@ class Library:
         return tuple(found)
 
 
+class Described:
+    """A product as cublasLtMatmul has it told, destroyed when nothing uses it any more.
+
+    Attributes:
+        argument: its address, ready made.
+    """
+
+    def __init__(self, library: Library, wanted: Wanted, bias: int) -> None:
+        self._library, dtype = library, DTYPES[wanted.dtype]
+        self._desc = library.made("cublasLtMatmulDescCreate", COMPUTE[wanted.compute], DTYPES["float32"])
+        weakref.finalize(self, library.dll.cublasLtMatmulDescDestroy, self._desc).atexit = False
+        self._set(_TRANSPOSE_A, _I(wanted.a.turned))
+        self._set(_TRANSPOSE_B, _I(wanted.b.turned))
+        self._set(_EPILOGUE, _I(EPILOGUES[wanted.bias, wanted.relu]))
+        if wanted.bias:
+            self._set(_BIAS_DTYPE, _I(dtype))
+            self._set(_BIAS_POINTER, _P(bias))
+        self.argument = address(self._desc.value)
+
+    def _set(self, attribute: int, value: Any) -> None:
+        set_ = "cublasLtMatmulDescSetAttribute"
+        self._library.call(set_, self._desc, attribute, ctypes.byref(value), ctypes.sizeof(value))
+
+
+class Ready(NamedTuple):
+    """What an algorithm is launched by, as arguments of which ctypes converts nothing again (a call has sixteen):
+    matmul(handle, product, one, A, of_a, B, of_b, zero, D, of_d, D, of_d, algorithm, workspace, bytes, stream).
+
+    It returns a cublasStatus_t. A, B, D, the workspace and the stream are each what `address` makes, or `None` for 0.
+    """
+
+    matmul: Any
+    handle: Any
+    one: Any
+    of_a: Any
+    of_b: Any
+    zero: Any
+    of_d: Any
+    algorithm: Any
+    workspace_bytes: Any
+
+
 class Product:
     """One product, with the algorithms that the library proposes for it, the one it thinks fastest first.
 
-    Threads: launches of a product with a bias, whose address is part of the product, follow each other.
+    What `ready` and `described` give is right as long as the Product is there.
+
+    Attributes:
+        biased: whether a bias is added.
 
     Raises:
         DeviceError: when the library has no algorithm for it.
     """
 
     def __init__(self, library: Library, wanted: Wanted, most: int, workspace_bytes: int) -> None:
-        self._library, made, dtype = library, library.made, DTYPES[wanted.dtype]
-        self._turn, self._biased = threading.Lock(), wanted.bias
-        self._desc = made("cublasLtMatmulDescCreate", COMPUTE[wanted.compute], DTYPES["float32"])
-        self._closing("cublasLtMatmulDescDestroy", self._desc)
-        self._set(_TRANSPOSE_A, _I(wanted.a.turned))
-        self._set(_TRANSPOSE_B, _I(wanted.b.turned))
-        self._set(_EPILOGUE, _I(EPILOGUES[wanted.bias, wanted.relu]))
-        if wanted.bias:
-            self._set(_BIAS_DTYPE, _I(dtype))
-            # What the library proposes depends on the bias's alignment: an address that has it and no more, never read.
-            self._set(_BIAS_POINTER, _P(_STAND_IN + wanted.alignment))
+        self._library, self._wanted, made, dtype = library, wanted, library.made, DTYPES[wanted.dtype]
+        # What the library proposes depends on the bias's alignment: an address that has it and no more, never read.
+        self._usual = Described(library, wanted, _STAND_IN + wanted.alignment)
+        self.biased = wanted.bias
+        #: by the bias's address
+        self._described = {} if wanted.bias else {0: self._usual}
         self._layouts = [
             made("cublasLtMatrixLayoutCreate", dtype, one.rows, one.columns, one.pitch)
             for one in (wanted.a, wanted.b, wanted.d)
         ]
         for layout in self._layouts:
-            self._closing("cublasLtMatrixLayoutDestroy", layout)
+            weakref.finalize(self, library.dll.cublasLtMatrixLayoutDestroy, layout).atexit = False
         self.algorithms = self._proposed(wanted, most, workspace_bytes)
         self._one, self._zero = ctypes.c_float(1.0), ctypes.c_float(0.0)
-
-    def _closing(self, name: str, what: Any) -> None:
-        weakref.finalize(self, getattr(self._library.dll, name), what).atexit = False
-
-    def _set(self, attribute: int, value: Any) -> None:
-        set_ = "cublasLtMatmulDescSetAttribute"
-        self._library.call(set_, self._desc, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
     def _proposed(self, wanted: Wanted, most: int, workspace_bytes: int) -> list[Result]:
         library, asked = self._library, self._library.made("cublasLtMatmulPreferenceCreate")
@@ -190,8 +223,8 @@ class Product:
             results, number = (Result * most)(), _I()
             a, b, d = self._layouts
             library.call(
-                "cublasLtMatmulAlgoGetHeuristic", library.handle, self._desc, a, b, d, d, asked, most, results,
-                ctypes.byref(number),
+                "cublasLtMatmulAlgoGetHeuristic", library.handle, self._usual.argument, a, b, d, d, asked, most,
+                results, ctypes.byref(number),
             )  # fmt: skip
         finally:
             library.call("cublasLtMatmulPreferenceDestroy", asked)
@@ -206,34 +239,31 @@ class Product:
                 return one
         return next(iter(self.algorithms), None)
 
-    def launcher(self, algorithm: Result) -> Callable[..., None]:
-        """A function that launches it, of the addresses of A, B, D, the bias where there is one and the workspace
-        (`None` for none), and of the stream.
+    def described(self, bias: int) -> Described:
+        """The product with the bias at that address, 0 where there is none. Each keeps its own: threads that launch
+        products of one kind with different biases at once do not meet.
 
         Raises:
             DeviceError: when the library refuses.
         """
-        product = self  # as long as there is a launch, what it launches is not destroyed
-        matmul, handle, desc = self._library.dll.cublasLtMatmul, self._library.handle, self._desc
-        of_a, of_b, of_d = self._layouts
-        one, zero = ctypes.byref(self._one), ctypes.byref(self._zero)
-        how, workspace_bytes = ctypes.byref(algorithm, Result.algorithm.offset), algorithm.workspace_bytes
-        set_, biased = self._library.dll.cublasLtMatmulDescSetAttribute, _P()
-        where, size, turn = ctypes.byref(biased), ctypes.sizeof(biased), self._turn
+        found = self._described.get(bias)
+        if found is None:
+            found = Described(self._library, self._wanted, bias)
+            if len(self._described) >= KEPT_BIASES:
+                self._described.clear()
+            self._described[bias] = found
+        return found
 
-        def multiply(a: int, b: int, d: int, workspace: int | None, stream: int) -> None:
-            status = matmul(
-                handle, desc, one, a, of_a, b, of_b, zero, d, of_d, d, of_d, how, workspace, workspace_bytes, stream
-            )
-            if status:
-                raise product._library.failure("cublasLtMatmul", status)
+    def ready(self, algorithm: Result) -> Ready:
+        """What it is launched by."""
+        library = self._library
+        of_a, of_b, of_d = (address(layout.value) for layout in self._layouts)
+        return Ready(
+            library.dll["cublasLtMatmul"],  # a function of its own, that knows nothing of its arguments' types
+            address(library.handle.value), ctypes.byref(self._one), of_a, of_b, ctypes.byref(self._zero), of_d,
+            ctypes.byref(algorithm, Result.algorithm.offset), _S.from_param(algorithm.workspace_bytes),
+        )  # fmt: skip
 
-        def with_bias(a: int, b: int, d: int, bias: int, workspace: int | None, stream: int) -> None:
-            with turn:
-                biased.value = bias
-                status = set_(desc, _BIAS_POINTER, where, size)
-                if status:
-                    raise product._library.failure("cublasLtMatmulDescSetAttribute", status)
-                multiply(a, b, d, workspace, stream)
-
-        return with_bias if self._biased else multiply
+    def failure(self, status: int) -> DeviceError:
+        """What is raised where a launch returned something else than success."""
+        return self._library.failure("cublasLtMatmul", status)

@@ -26,7 +26,9 @@ def fresh(shape: Sequence[int], dtype: Any, device: Any) -> Callable[[], Any]:
         return empty(sizes, dtype=dtype, device=device) if deterministic() else strided(sizes, steps, dtype)
 
     def allocate_here() -> Any:
-        return allocate() if here() == index else empty(sizes, dtype=dtype, device=device)
+        if deterministic() or here() != index:
+            return empty(sizes, dtype=dtype, device=device)
+        return strided(sizes, steps, dtype)
 
     return allocate if only_device() else allocate_here
 
