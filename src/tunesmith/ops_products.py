@@ -145,9 +145,8 @@ def _reference(
 def gpu() -> Chooser:
     """What chooses on a GPU. Every call makes another: `ops.chooser` keeps it."""
     from tunesmith.backends.triton.kernel import TritonKernel
-    from tunesmith.kernels import skinny_gemm
+    from tunesmith.kernels import nvidia, skinny_gemm
     from tunesmith.kernels.gemm import device
-    from tunesmith.kernels.rows.cluster import missing
 
     epilogue = returning(TritonKernel(device.epilogue, ["BLOCK", "num_warps"]), _then_epilogue, _by_torch)
     return _choose(
@@ -168,7 +167,7 @@ def gpu() -> Chooser:
             ),
             "skinny": Candidate(
                 skinny_gemm.kernel.kernel, skinny_gemm.space, applies=skinny_gemm.applies, devices=("cuda",),
-                missing=missing,
+                missing=nvidia.missing,
             ),
             "gemm": Candidate(gemm.kernel.kernel, gemm.space, gemm.kernel.declared.model, devices=("cuda", "hip")),
         },

@@ -27,12 +27,13 @@ from tunesmith.kernels.gemm.skinny import (
     shared_bytes,
     tiles_of,
 )
-from tunesmith.kernels.rows.cluster import has_clusters
+from tunesmith.kernels.nvidia import has_clusters, has_matrix_units
 from tunesmith.tables import Packaged
 
 __all__ = ["applies", "default", "kernel", "make_inputs", "reference", "space"]
 
 make_inputs, reference = gemm.make_inputs, gemm.reference
+NEEDS = f"it is for one product of up to {MOST_ROWS} rows, and chips from sm_80 on whose blocks hold some steps of it"
 #: elements of a step of K
 STEP = 64
 _CLUSTERS = (1, 2, 4, 8)
@@ -85,32 +86,27 @@ USUAL = {
 
 def space(problem: Problem, device: Device) -> Space:
     """The few block forms that are fastest for some sizes, each launched behind the kernel before it and while that
-    runs. So few that a search tries all. None for more than 64 rows, and for chips before sm_80."""
-    if problem.dims["M"] > MOST_ROWS or not _multiplies(device):
-        return Space.of([])
-    return Space.of(dict.fromkeys(_configs(problem, device)))
+    runs. So few that a search tries all."""
+    found = dict.fromkeys(_configs(problem, device))
+    return Space.of(found) if found else Space({knob: [1] for knob in KNOBS}).where(_never, NEEDS)
+
+
+def _never(config: Config) -> bool:
+    return False
 
 
 def _configs(problem: Problem, device: Device) -> Iterator[Config]:
-    tiles = tiles_of(problem.dims["M"])
+    rows, most = problem.dims["M"], device.shared_bytes_per_block
+    if rows > MOST_ROWS or problem["batch"] != 1 or not has_matrix_units(device):
+        return
+    tiles = tiles_of(rows)
     for form in FORMS[tiles]:
         config = form.config(problem, device)
-        if _fits(config, tiles, device):
+        knobs = {knob: cast(int, config[knob]) for knob in KNOBS if knob != "DEPENDENT"}
+        if not most or shared_bytes(M_TILES=tiles, **knobs) <= most:
             yield config
             if has_clusters(device):
                 yield config.replace(DEPENDENT=1)
-
-
-def _fits(config: Config, tiles: int, device: Device) -> bool:
-    knobs = cast("dict[str, int]", {knob: config[knob] for knob in KNOBS if knob != "DEPENDENT"})
-    most = device.shared_bytes_per_block
-    return not most or shared_bytes(M_TILES=tiles, **knobs) <= most
-
-
-def _multiplies(device: Device) -> bool:
-    """Whether a chip has the copies and matrix units that the kernel is written for."""
-    number = device.arch.removeprefix("sm_").rstrip("af")
-    return device.kind == "cuda" and number.isdecimal() and int(number) >= 80
 
 
 def default(problem: Problem, device: Device) -> Config:
@@ -118,7 +114,7 @@ def default(problem: Problem, device: Device) -> Config:
     well; else smaller blocks, several at once.
 
     Raises:
-        BadInput: where there is none: for more than 64 rows, and chips before sm_80.
+        BadInput: where there is none.
     """
     legal, tiles = space(problem, device), tiles_of(problem.dims["M"])
     for form, alone in zip(USUAL.get(tiles, ()), (True, False), strict=False):
@@ -128,10 +124,7 @@ def default(problem: Problem, device: Device) -> Config:
             return config.replace(DEPENDENT=1) if alone and has_clusters(device) else config
     found = next(iter(legal), None)
     if found is None:
-        raise BadInput(
-            f"skinny_gemm({problem}): none for {device.name}; good ones: up to {MOST_ROWS} rows, chips from sm_80 on. "
-            "gemm takes any"
-        )
+        raise BadInput(f"skinny_gemm({problem}) has no Config for {device.name}: {NEEDS}. gemm takes any")
     return found
 
 

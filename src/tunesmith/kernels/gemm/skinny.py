@@ -18,11 +18,11 @@ from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.kernel import Built, Specialised, Task
+from tunesmith.kernels import nvidia
 from tunesmith.kernels.gemm.cublaslt import by_torch
 from tunesmith.kernels.gemm.launch import MATRICES, GemmKernel, Outline
 from tunesmith.kernels.gemm.memory import fresh
 from tunesmith.kernels.gemm.plan import SAME
-from tunesmith.kernels.rows.cluster import bindings
 from tunesmith.kernels.strides import Others
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class SkinnyKernel:
 
     def versions(self) -> Mapping[str, str]:
         """None where it is not installed: it is asked for wherever it may be chosen."""
-        return bindings()
+        return nvidia.bindings()
 
     def device(self, args: Sequence[Any]) -> Device:
         found = GemmKernel().device(args)
@@ -161,11 +161,13 @@ class SkinnyKernel:
         knobs = cast("dict[str, int]", {knob: config[knob] for knob in KNOBS})
         return Config({
             **knobs, "DTYPE": str(a.dtype).rpartition(".")[2], "ACTIVATION": activation or "none",
-            "M_TILES": tiles_of(m), "BLOCKS": blocks_of(n, knobs["GROUPS"], knobs["SPREAD"], knobs["CLUSTER"]),
+            "M_TILES": tiles_of(m),
+            "BLOCKS": blocks_of(n, knobs["GROUPS"], knobs["SPREAD"], knobs["CLUSTER"]) if m else 0,
         })  # fmt: skip
 
     def compile_job(self, config: Config, problem: Problem, device: Device) -> Task | None:
-        return self.bound.compile_job(self.plan(config), problem, device) if is_readable(self._args) else None
+        inner = self.bound
+        return inner.compile_job(self.plan(config), problem, device) if is_readable(self._args) else None
 
     def resources_of(self, config: Config, built: Built, device: Device) -> Resources:
         return self.bound.resources_of(self.plan(config), built, device)
@@ -217,7 +219,7 @@ def _launch(args: Sequence[Any], run: Callable[..., None], others: Callable[...,
     """The same for a compiled kernel."""
     a, b, bias, _, m, n, k, *_ = args
     output, of_a, of_b = fresh((m, n), a.dtype, a.device), a.stride(), b.stride()
-    apart = a.stride(0), b.stride(1)
+    apart = of_a[0], of_b[1]
 
     def plain(a: Any, b: Any, bias: Any, *given: Any) -> Any:
         if a.stride() != of_a or b.stride() != of_b:
