@@ -29,7 +29,7 @@ from tunesmith.errors import BadInput, DeviceError
 
 _numbers = itertools.count()
 #: a CUlaunchConfig: grid, block, shared memory, stream, address and number of its attributes
-_CONFIG = struct.Struct("@7IQQI")
+LAUNCH_CONFIG = struct.Struct("@7IQQI")
 
 
 def launcher(
@@ -58,7 +58,7 @@ def launcher(
     }  # fmt: skip
     if dependent:
         space.update({
-            f"{p}run": cuda.driver().cuLaunchKernelEx, f"{p}configure": _CONFIG.pack_into,
+            f"{p}run": cuda.driver().cuLaunchKernelEx, f"{p}configure": LAUNCH_CONFIG.pack_into,
             f"{p}attributes": cuda.dependent_attribute().getPtr(),
         })  # fmt: skip
     text = _text(prototype, arrays, index, {"grid": grid, "block": block, "shared": shared}, space, p, dependent)
@@ -90,7 +90,7 @@ class _Frames:
         if not self._dependent:
             return memory, ctypes.addressof(addresses)
         config = cuda.driver().CUlaunchConfig()
-        inside = (ctypes.c_char * _CONFIG.size).from_address(config.getPtr())
+        inside = (ctypes.c_char * LAUNCH_CONFIG.size).from_address(config.getPtr())
         return memory, ctypes.addressof(addresses), config, inside
 
 
