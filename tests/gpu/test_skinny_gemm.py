@@ -1,4 +1,4 @@
-"""The product of few rows in CUDA C++ on a GPU: right however matrices lie, always the same, in graphs, behind others."""
+"""The product of few rows in CUDA C++ on a GPU: right however matrices lie, always the same, in graphs."""
 
 from __future__ import annotations
 

@@ -219,20 +219,20 @@ def _launch(args: Sequence[Any], run: Callable[..., None], others: Callable[...,
     """The same for a compiled kernel."""
     a, b, bias, _, m, n, k, *_ = args
     output, of_a, of_b = fresh((m, n), a.dtype, a.device), a.stride(), b.stride()
-    apart = of_a[0], of_b[1]
+    step_a, step_b = of_a[0], of_b[1]
 
     def plain(a: Any, b: Any, bias: Any, *given: Any) -> Any:
         if a.stride() != of_a or b.stride() != of_b:
             return others(a, b, bias, *given)
         c = output()
-        run(a, b, None, c, *apart, m, n, k, a.data_ptr(), b.data_ptr(), 0, c.data_ptr())
+        run(a, b, None, c, step_a, step_b, m, n, k, a.data_ptr(), b.data_ptr(), 0, c.data_ptr())
         return c
 
     def biased(a: Any, b: Any, bias: Any, *given: Any) -> Any:
         if a.stride() != of_a or b.stride() != of_b:
             return others(a, b, bias, *given)
         c = output()
-        run(a, b, bias, c, *apart, m, n, k, a.data_ptr(), b.data_ptr(), bias.data_ptr(), c.data_ptr())
+        run(a, b, bias, c, step_a, step_b, m, n, k, a.data_ptr(), b.data_ptr(), bias.data_ptr(), c.data_ptr())
         return c
 
     return plain if bias is None else biased
