@@ -110,7 +110,6 @@ __device__ void together(int part) {
     asm volatile("bar.sync %0, %1;" ::"r"(1 + part), "n"(32 * SPREAD) : "memory");
 }
 
-#if CLUSTER > 1
 // To the same place of another block's shared memory.
 __device__ void tell(Four *to, int rank, const Four &sum) {
     asm volatile("{\n"
@@ -129,13 +128,10 @@ __device__ void begun() { asm volatile("barrier.cluster.wait.acquire.aligned;" :
 __device__ void told() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
-#endif
 
-#if DEPENDENT
 __device__ void prefetch(const char *from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 __device__ void earlier_done() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ void later_may_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-#endif
 
 __device__ void write(Item *to, Word low, Word high) {
     asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(low), "r"(high) : "memory");
@@ -277,9 +273,7 @@ __launch_bounds__(THREADS)
 skinny_gemm(const void *__restrict__ x, const void *__restrict__ w, const void *__restrict__ bias, void *__restrict__ c,
             long long stride_x, long long stride_w, int M, int N, int K) {
     SHARED;
-#if CLUSTER > 1
-    begin();
-#endif
+    if constexpr (CLUSTER > 1) begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int rank = blockIdx.x % CLUSTER, tile = blockIdx.x / CLUSTER;
     const int row = tile * ROWS + warp % SPREAD * WARP_ROWS, way = rank * K_WARPS + warp / SPREAD, steps = K / STEP;
@@ -298,13 +292,13 @@ skinny_gemm(const void *__restrict__ x, const void *__restrict__ w, const void *
     for (int p = 0; p < OF_W; p++) part.w[p] = w_row(lane / 8 + 4 * p, lane % 8);
     #pragma unroll
     for (int p = 0; p < OWN_X; p++) part.x[p] = x_row(lane / 8 + 4 * (own + p), lane % 8);
-#if DEPENDENT
-    // Nothing is read until the kernel before has ended, not even what seems constant: that kernel may be writing it. But
-    // what this warp begins with is brought into the L2, which sees what is written.
-    for (int i = lane; i < min(part.count, EARLY) * WARP_ROWS; i += 32)
-        prefetch(w_row(i % WARP_ROWS, 0) + i / WARP_ROWS * NEXT);
-    earlier_done();
-#endif
+    if constexpr (DEPENDENT) {
+        // Nothing is read until the kernel before has ended, not even what seems constant: that kernel may be writing it.
+        // But what this warp begins with is brought into the L2, which sees what is written.
+        for (int i = lane; i < min(part.count, EARLY) * WARP_ROWS; i += 32)
+            prefetch(w_row(i % WARP_ROWS, 0) + i / WARP_ROWS * NEXT);
+        earlier_done();
+    }
 
     Sums sums = {};
     whole_steps(sums, part, shared + warp * WARP_PIECES, shared + X_BEGIN + warp / SPREAD * X_RING, warp / SPREAD);
@@ -320,32 +314,23 @@ skinny_gemm(const void *__restrict__ x, const void *__restrict__ w, const void *
         for (int j = 0; j < M_TILES; j++)
             #pragma unroll
             for (int i = 0; i < 4; i++) mine[(8 * j + i % 2) * PITCH + 16 * r + i / 2 * 8] = sums[r][j][i];
-#if CLUSTER > 1
-    begun();
-#endif
+    if constexpr (CLUSTER > 1) begun();
     __syncthreads();
-#if DEPENDENT
     // Now nothing is read any more but a bias: the kernel behind may be somebody else's, and write before it waits to
     // memory that was given back when this one was launched.
-    later_may_begin();
-#endif
+    if constexpr (DEPENDENT) later_may_begin();
 
-#if CLUSTER > 1
     Four *const received = (Four *)(shared + TOLD_BEGIN);  // by the block that tells
-#endif
     for (int quad = threadIdx.x; quad < min(M, COLUMNS) * (ROWS / 4); quad += THREADS) {
         const int m = quad / (ROWS / 4), n = quad % (ROWS / 4) * 4;
         const Four *from = (const Four *)(shared + n / WARP_ROWS * WARP_PIECES) + (m * PITCH + n % WARP_ROWS) / 4;
         Four sum = *from;
         #pragma unroll
         for (int i = 1; i < K_WARPS; i++) add(sum, from[i * SPREAD * WARP_PIECES]);
-#if CLUSTER > 1
-        tell(received + rank * SLICE + quad % SLICE, quad / SLICE, sum);
-#else
-        put((Item *)c, (const Item *)bias, M, N, tile, quad, sum);
-#endif
+        if constexpr (CLUSTER == 1) put((Item *)c, (const Item *)bias, M, N, tile, quad, sum);
+        else tell(received + rank * SLICE + quad % SLICE, quad / SLICE, sum);
     }
-#if CLUSTER > 1
+    if constexpr (CLUSTER == 1) return;
     told();
     for (int i = threadIdx.x; i < SLICE; i += THREADS) {
         const int quad = rank * SLICE + i;
@@ -355,5 +340,4 @@ skinny_gemm(const void *__restrict__ x, const void *__restrict__ w, const void *
         for (int from = 1; from < CLUSTER; from++) add(sum, received[from * SLICE + i]);
         put((Item *)c, (const Item *)bias, M, N, tile, quad, sum);
     }
-#endif
 }
