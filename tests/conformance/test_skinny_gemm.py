@@ -27,10 +27,16 @@ from tests.fake_cuda import H200, FakeDriver, GpuArray, fake_gpu
 import tunesmith
 from tunesmith import Config, Failed, Problem, ops
 from tunesmith.backends import cpu
+from tunesmith.chooser import candidates
+from tunesmith.cli import main
 from tunesmith.core.device import Device, known_device
 from tunesmith.errors import BadInput
 from tunesmith.kernels import nvidia, skinny_gemm
 from tunesmith.kernels.gemm import arguments, skinny
+from tunesmith.store import default_store
+from tunesmith.tables import NativeTable
+from tunesmith.tables.native import Entry
+from tunesmith.tracks import known_choice
 from tunesmith.workers import compile_all
 
 KERNEL = skinny_gemm.kernel
@@ -275,6 +281,25 @@ def test_a_matrix_of_one_row_column_or_element_may_lie_anywhere(gpu: FakeDriver)
         assert skinny.is_readable(args)
         ready(args)(*args)
     assert len(gpu.launches) == 3
+
+
+def test_products_are_launched_by_it_where_a_table_says_so(
+    gpu: FakeDriver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    chooser, args = ops.chooser("cuda"), product(16, 4096, 4096, bias=True, activation="silu")
+    asked = chooser.problem("M=16,N=4096,K=4096,dtype=bfloat16,bias.dtype=bfloat16,activation=silu")
+    config = skinny_gemm.default(problem(16, 4096, 4096), H200).replace(by="skinny")
+    fingerprint = chooser.kernel.fingerprint() + chooser.declared.spec_fingerprint
+    table = NativeTable("linear_gpu", H200.identity, {asked: Entry(config, 1e-5)}, fingerprint, "cuda-graph-cold/2")
+    table.write(tmp_path / "linear.json")
+    assert main(["guard", "--static", "tunesmith.ops:gpu", str(tmp_path)]) == 0
+    monkeypatch.setattr(candidates, "device_of", lambda args: H200)
+    found = known_choice(chooser.subject(*args), default_store(), [table], "lookup")
+    assert found is not None
+    assert found.config == config
+    chooser.kernel.for_call(args).load(found.config, asked, None).launch(*args)
+    [launch] = gpu.launches
+    assert launch.entry == "skinny_gemm"
 
 
 def test_nothing_is_launched_for_what_is_empty(gpu: FakeDriver) -> None:
