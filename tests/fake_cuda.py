@@ -48,7 +48,7 @@ class GpuArray:
 
 @dataclass(frozen=True)
 class Launch:
-    """What the driver was given. `arguments`: the address of each in turn."""
+    """What the driver was given. `arguments`: the address of each in turn. `dependent`: it may begin early."""
 
     entry: str
     grid: tuple[int, int, int]
@@ -56,6 +56,7 @@ class Launch:
     shared_bytes: int
     stream: int
     arguments: tuple[int, ...]
+    dependent: bool = False
 
     def read(self, number: int, ctype: Any) -> Any:
         """An argument, as the kernel would see it."""
@@ -66,6 +67,30 @@ class Launch:
         import numpy as np
 
         return np.ctypeslib.as_array((ctype * n).from_address(self.read(number, ctypes.c_uint64)))
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUlaunchAttribute, as far as it is used."""
+
+    class Value(ctypes.Structure):
+        _fields_ = [("programmaticStreamSerializationAllowed", ctypes.c_int), ("pad", ctypes.c_char * 60)]
+
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", Value)]
+
+    def getPtr(self) -> int:
+        return ctypes.addressof(self)
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_uint64), ("attributes", ctypes.POINTER(LaunchAttribute)), ("n_attributes", ctypes.c_uint),
+    ]  # fmt: skip
+
+    def getPtr(self) -> int:
+        return ctypes.addressof(self)
 
 
 class FakeDriver(ModuleType):
@@ -86,6 +111,8 @@ class FakeDriver(ModuleType):
         self.refuses = OK
         self._threads = threading.local()
         self._n_arguments: dict[str, int] = {}
+        self.CUlaunchAttribute, self.CUlaunchConfig = LaunchAttribute, LaunchConfig
+        self.CUlaunchAttributeID = SimpleNamespace(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION=6)
         self.CUdevice_attribute = self.CUpointer_attribute = self.CUfunction_attribute = _Names()
 
     @property
@@ -161,7 +188,7 @@ class FakeDriver(ModuleType):
 
     def cuLaunchKernel(
         self, function: Any, gx: int, gy: int, gz: int, bx: int, by: int, bz: int, shared: int, stream: int,
-        parameters: int, extra: int,
+        parameters: int, extra: int, dependent: bool = False,
     ) -> tuple[Any]:  # fmt: skip
         if not self.stack:
             return (Code.CUDA_ERROR_INVALID_CONTEXT,)
@@ -169,10 +196,17 @@ class FakeDriver(ModuleType):
             return (self.refuses or Code.CUDA_ERROR_INVALID_VALUE,)
         known = next(entry for entry in self._n_arguments if function.entry.startswith(entry))
         pointers = (ctypes.c_uint64 * self._n_arguments[known]).from_address(parameters)
-        launch = Launch(function.entry, (gx, gy, gz), (bx, by, bz), shared, stream, tuple(pointers))
+        launch = Launch(function.entry, (gx, gy, gz), (bx, by, bz), shared, stream, tuple(pointers), dependent)
         self.launches.append(launch)
         self.acts[known](launch)
         return (OK,)
+
+    def cuLaunchKernelEx(self, config: LaunchConfig, function: Any, parameters: int, extra: int) -> tuple[Any]:
+        given = [config.attributes[i] for i in range(config.n_attributes)]
+        dependent = [(one.id, one.value.programmaticStreamSerializationAllowed) for one in given] == [(6, 1)]
+        return self.cuLaunchKernel(
+            function, *config.grid, *config.block, config.shared, config.stream, parameters, extra, dependent
+        )
 
 
 class _Names:
@@ -186,7 +220,7 @@ class _Names:
 def fake_gpu(monkeypatch: pytest.MonkeyPatch, n_devices: int = 1) -> Iterator[FakeDriver]:
     """Within this scope CUDA has this driver."""
     fake = FakeDriver(n_devices)
-    cached = (driver.driver, driver.device_count, driver.device_at, driver._context)
+    cached = (driver.driver, driver.device_count, driver.device_at, driver._context, driver.dependent_attribute)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "cuda.bindings.driver", fake)
         for function in cached:

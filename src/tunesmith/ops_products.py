@@ -166,6 +166,7 @@ def _reference(
 def gpu() -> Chooser:
     """What chooses on a GPU. Every call makes another: `ops.chooser` keeps it."""
     from tunesmith.backends.triton.kernel import TritonKernel
+    from tunesmith.kernels import nvidia, skinny_gemm
     from tunesmith.kernels.gemm import device
 
     epilogue = returning(TritonKernel(device.epilogue, ["BLOCK", "num_warps"]), _then_epilogue, _by_torch)
@@ -184,6 +185,10 @@ def gpu() -> Chooser:
             ),
             "torch, then epilogue": Candidate(
                 epilogue, Space(BLOCK=[1024, 4096], num_warps=[4, 8]), applies=_has_epilogue, devices=("cuda", "hip")
+            ),
+            "skinny": Candidate(
+                skinny_gemm.kernel.kernel, skinny_gemm.space, applies=skinny_gemm.applies, devices=("cuda",),
+                missing=nvidia.missing,
             ),
             "gemm": Candidate(gemm.kernel.kernel, gemm.space, gemm.kernel.declared.model, devices=("cuda", "hip")),
         },

@@ -31,8 +31,7 @@ from tunesmith.chooser import candidates
 from tunesmith.cli import main
 from tunesmith.core.device import Device, known_device
 from tunesmith.errors import BadInput, TunesmithWarning
-from tunesmith.kernels import cluster_softmax
-from tunesmith.kernels.rows import cluster
+from tunesmith.kernels import cluster_softmax, nvidia
 from tunesmith.kernels.rows.cluster import Layout
 from tunesmith.store import default_store
 from tunesmith.tables import NativeTable
@@ -104,13 +103,13 @@ def test_softmax_chooses_it_where_rows_are_long_on_chips_with_clusters() -> None
 
 def test_without_the_package_nothing_changes_but_that_it_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     before = ops.rows.chooser("softmax", "cuda").kernel.fingerprint()
-    monkeypatch.setattr(cluster, "bindings", dict)
-    cluster.missing.cache_clear()
+    monkeypatch.setattr(nvidia, "bindings", dict)
+    nvidia.missing.cache_clear()
     assert ways(512, 128256, H200) == {"torch", "row_softmax"}
     chooser = ops.rows.chooser("softmax", "cuda")
     assert chooser.kernel.fingerprint() == before
     assert "cuda-bindings" not in chooser.kernel.versions()
-    cluster.missing.cache_clear()
+    nvidia.missing.cache_clear()
 
 
 def test_rows_of_a_table_that_need_the_package_say_how_to_install_it(
@@ -135,12 +134,12 @@ def test_rows_of_a_table_that_need_the_package_say_how_to_install_it(
 
     assert served(512) == config
     assert "was not checked" not in guarded()
-    monkeypatch.setattr(cluster, "bindings", dict)
-    cluster.missing.cache_clear()
+    monkeypatch.setattr(nvidia, "bindings", dict)
+    nvidia.missing.cache_clear()
     with pytest.warns(TunesmithWarning, match=r"not used: .*: pip install 'tunesmith\[cuda\]'$"):
         assert served(64) is None
     assert re.search(r"was not checked: .* pip install 'tunesmith\[cuda\]'", guarded())
-    cluster.missing.cache_clear()
+    nvidia.missing.cache_clear()
 
 
 def test_what_compiles_it_is_not_imported_where_rows_are_short() -> None:

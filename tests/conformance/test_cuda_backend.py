@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import ctypes
 import importlib
 import json
@@ -24,7 +25,9 @@ from tests.fake_cuda import H200, Code, FakeDriver, GpuArray, Launch, fake_gpu  
 import tunesmith  # noqa: E402
 from tunesmith import Config, Failed, Problem, Resources, children  # noqa: E402
 from tunesmith.backends import cuda, describe  # noqa: E402
+from tunesmith.backends.cuda import driver  # noqa: E402
 from tunesmith.backends.cuda.compile import Artifact, cubin_beside, nvrtc_version, target  # noqa: E402
+from tunesmith.backends.cuda.launch import LAUNCH_CONFIG  # noqa: E402
 from tunesmith.cli import main  # noqa: E402
 from tunesmith.conformance import KernelConformance, ready  # noqa: E402
 from tunesmith.core.device import known_device  # noqa: E402
@@ -190,6 +193,10 @@ def test_sizes_name_what_they_read(gpu: FakeDriver) -> None:
         ready(saxpy(block="BLOK"), Config(BLOCK=64), arguments())
     with pytest.raises(BadInput, match="cluster= reads 'n', an argument"):
         saxpy(cluster="n")
+    with pytest.raises(BadInput, match="dependent= reads 'n', an argument; good ones: knobs and 'device'"):
+        saxpy(dependent=lambda n: n > 7)
+    with pytest.raises(SpaceError, match="'EARLY', which dependent= reads, is neither"):
+        ready(saxpy(dependent="EARLY"), Config(BLOCK=64), arguments())
     with pytest.raises(BadInput, match="one to three"):
         saxpy(grid=(1, 2, 3, 4)).knobs  # noqa: B018
 
@@ -305,9 +312,17 @@ def test_a_header_beside_the_source_is_part_of_the_kernel(tmp_path: Path, gpu: F
 def test_the_fingerprint_covers_the_declaration() -> None:
     names = {
         saxpy(**more).fingerprint()
-        for more in ({}, {"block": 128}, {"grid": 7}, {"shared": 64}, {"cluster": 2}, {"options": ["-G"]})
+        for more in (
+            {},
+            {"block": 128},
+            {"grid": 7},
+            {"shared": 64},
+            {"cluster": 2},
+            {"dependent": 1},
+            {"options": ["-G"]},
+        )
     }
-    assert len(names) == 6
+    assert len(names) == 7
 
 
 def test_flags_of_the_environment_name_the_binary(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,6 +409,38 @@ def test_a_launch_is_what_was_declared(gpu: FakeDriver) -> None:
         "MAX_DYNAMIC_SHARED_SIZE_BYTES": 60000, "REQUIRED_CLUSTER_WIDTH": 2, "REQUIRED_CLUSTER_HEIGHT": 1,
         "REQUIRED_CLUSTER_DEPTH": 1,
     }  # fmt: skip
+
+
+def test_a_launch_that_may_begin_early_says_so(gpu: FakeDriver) -> None:
+    kernel = saxpy(dependent="EARLY", shared=lambda n: 4 * n)
+    args = arguments(320)
+    for early in (1, 0, True, False):
+        ready(kernel, Config(BLOCK=64, EARLY=early), args).launch(*args)
+        launch = gpu.launches[-1]
+        assert launch.dependent == bool(early)
+        assert (launch.grid, launch.block, launch.shared_bytes) == ((5, 1, 1), (64, 1, 1), 1280)
+        np.testing.assert_array_equal(args[1].host, 2 * args[0].host + 1)
+    launch_of = ready(kernel, Config(BLOCK=64, EARLY=1), args).launch
+    with pytest.raises(BadInput, match="argument 'a' is None"):
+        launch_of(*args[:2], None, 320)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        each = [arguments(n) for n in range(1, 200)]
+        list(pool.map(lambda args: launch_of(*args), each))
+    for args in each:
+        np.testing.assert_array_equal(args[1].host, 2 * args[0].host + 1)
+
+
+def test_the_drivers_own_structures_are_as_they_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = importlib.import_module("cuda.bindings.driver")
+    config = api.CUlaunchConfig()
+    memory = (ctypes.c_char * LAUNCH_CONFIG.size).from_address(config.getPtr())
+    LAUNCH_CONFIG.pack_into(memory, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+    sizes = [getattr(config, f"{what}Dim{axis}") for what in ("grid", "block") for axis in "XYZ"]
+    assert [*sizes, config.sharedMemBytes, int(config.hStream), config.numAttrs] == [2, 3, 4, 5, 6, 7, 8, 9, 11]
+    monkeypatch.setattr(driver, "driver", lambda: api)
+    attribute = driver.dependent_attribute.__wrapped__()
+    assert attribute.id == api.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    assert attribute.value.programmaticStreamSerializationAllowed == 1
 
 
 def test_sizes_may_depend_on_a_call(gpu: FakeDriver) -> None:

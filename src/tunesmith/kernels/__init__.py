@@ -20,9 +20,10 @@ def shipped() -> dict[str, TunedKernel]:
         rmsnorm_backward,
         row_softmax,
         silu_and_mul,
+        skinny_gemm,
         softmax,
     )
 
     of_rows = (row_softmax, cluster_softmax, rmsnorm, rmsnorm_backward, add_rmsnorm, layernorm, silu_and_mul)
-    modules = (matmul, softmax, conv2d, gemm, *of_rows, fused_moe, decode_attention)
+    modules = (matmul, softmax, conv2d, gemm, skinny_gemm, *of_rows, fused_moe, decode_attention)
     return {module.kernel.kernel.name: module.kernel for module in modules}

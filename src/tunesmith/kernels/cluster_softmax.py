@@ -17,7 +17,8 @@ from tunesmith.core.problem import Problem
 from tunesmith.core.space import Space
 from tunesmith.errors import BadInput
 from tunesmith.kernels import row_softmax
-from tunesmith.kernels.rows.cluster import KNOBS, ClusterKernel, Layout, has_clusters
+from tunesmith.kernels.nvidia import has_clusters
+from tunesmith.kernels.rows.cluster import KNOBS, ClusterKernel, Layout
 from tunesmith.tables import Packaged
 
 #: Pieces of a row that a thread holds: with fewer it waits more than it computes, with more it is long code.

@@ -202,9 +202,9 @@ def _c_softmax() -> dict[str, Any]:
 
 def _softmax_of_clusters() -> dict[str, Any]:
     from tunesmith.kernels import cluster_softmax as by
-    from tunesmith.kernels.rows.cluster import missing
+    from tunesmith.kernels import nvidia
 
-    made = Candidate(by.kernel.kernel, by.space, applies=by.applies, devices=("cuda",), missing=missing)
+    made = Candidate(by.kernel.kernel, by.space, applies=by.applies, devices=("cuda",), missing=nvidia.missing)
     return {by.kernel.kernel.name: made}
 
 

@@ -23,6 +23,7 @@ def kernel(
     entry: str | None = None,
     shared: Extent = 0,
     cluster: Extent | None = None,
+    dependent: Extent | None = None,
     types: Mapping[str, str] | None = None,
     name: str | None = None,
     headers: Iterable[str | Path] = (),
@@ -53,6 +54,8 @@ def kernel(
             macros; a typename that stands for itself is taken from the dtype of the arrays that are declared with it.
         shared: bytes of dynamic shared memory.
         cluster: blocks of a cluster, one to three sizes, of knobs alone (sm_90 and later).
+        dependent: whether a launch may begin before the kernel ahead of it has ended, of knobs alone (sm_90 and later;
+            programmatic dependent launch). The source says `griddepcontrol.wait` ahead of all that it reads and writes.
         types: what types that the source makes itself are, or parameters by name: `{"index_t": "int"}`.
         name: the entry's, if not given.
         headers: files that the source includes by name in quotes and that do not lie beside it.
@@ -66,7 +69,7 @@ def kernel(
     prototype = parse_prototype(text, entry, dict(types or {}), where)
     found = included(text, path, [Path(h).expanduser().absolute() for h in headers], where)
     made = CudaKernel(
-        name or prototype.name, text, path, prototype, grid, block, shared, cluster, found, tuple(options)
+        name or prototype.name, text, path, prototype, grid, block, shared, cluster, dependent, found, tuple(options)
     )
     made.check_declaration()
     return made

@@ -173,3 +173,13 @@ def load_function(index: int, cubin: bytes, entry: str, shared_bytes: int, clust
 
 #: blocks of a cluster that every chip with clusters can have
 PORTABLE_CLUSTER = 8
+
+
+@cache
+def dependent_attribute() -> Any:
+    """What says that a launch may begin before the kernel ahead of it in its stream has ended."""
+    cuda = driver()
+    made = cuda.CUlaunchAttribute()
+    made.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    made.value.programmaticStreamSerializationAllowed = 1
+    return made

@@ -68,6 +68,7 @@ class CudaKernel:
     block: Extent
     shared: Extent
     cluster: Extent | None
+    dependent: Extent | None
     headers: Mapping[Path, str]
     options: tuple[str, ...]
     index: int | None = None
@@ -104,7 +105,13 @@ class CudaKernel:
     @property
     def _extents(self) -> dict[str, Extent]:
         found = {"grid": self.grid, "block": self.block, "shared": self.shared}
-        return found if self.cluster is None else {**found, "cluster": self.cluster}
+        return {**found, **self._of_knobs}
+
+    @property
+    def _of_knobs(self) -> dict[str, Extent]:
+        """Those of its extents that are given and read no argument."""
+        given = {"cluster": self.cluster, "dependent": self.dependent}
+        return {what: extent for what, extent in given.items() if extent is not None}
 
     def check_declaration(self) -> None:
         """Refuse sizes that can't be known when they are needed.
@@ -112,9 +119,9 @@ class CudaKernel:
         Raises:
             BadInput: naming the one.
         """
-        for name in [] if self.cluster is None else names_read(self.cluster):
-            if name in self.signature.parameters:
-                raise BadInput(f"{self.name}: cluster= reads {name!r}, an argument; good ones: knobs and {DEVICE!r}")
+        for what, extent in self._of_knobs.items():
+            for name in set(names_read(extent)) & set(self.signature.parameters):
+                raise BadInput(f"{self.name}: {what}= reads {name!r}, an argument; good ones: knobs and {DEVICE!r}")
         for name in self.signature.parameters:
             if name in self.macros:
                 raise BadInput(f"{self.name}: {name!r} is an argument and a macro that the source gives a default")
@@ -275,7 +282,8 @@ class CudaKernel:
         most = shared.value() if shared.constant else device.shared_bytes_per_block - artifact.shared_bytes
         cluster = None if self.cluster is None else three(self._size("cluster", config, device).value(), "cluster")
         function = driver.load_function(index, cubin, artifact.entry, max(0, most), cluster)
-        launch = launcher(self.prototype, function, index, grid, block, shared, self.name)
+        dependent = self.dependent is not None and bool(self._size("dependent", config, device).value())
+        launch = launcher(self.prototype, function, index, grid, block, shared, self.name, dependent)
         return CudaExecutable(config, resources, launch, artifact, path)
 
     def _size(self, what: str, config: Config, device: Device) -> Resolved:

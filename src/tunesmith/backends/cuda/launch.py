@@ -28,11 +28,14 @@ from tunesmith.backends.cuda.source import SCALAR_TYPES, Parameter, Prototype
 from tunesmith.errors import BadInput, DeviceError
 
 _numbers = itertools.count()
+#: a CUlaunchConfig: grid, block, shared memory, stream, address and number of its attributes
+LAUNCH_CONFIG = struct.Struct("@7IQQI")
 
 
 def launcher(
-    prototype: Prototype, function: Any, index: int, grid: Resolved, block: Resolved, shared: Resolved, name: str
-) -> Callable[..., None]:
+    prototype: Prototype, function: Any, index: int, grid: Resolved, block: Resolved, shared: Resolved, name: str,
+    dependent: bool = False,
+) -> Callable[..., None]:  # fmt: skip
     """The function that a call of one Config ends in. It takes the kernel's arguments by position.
 
     Who knows the arrays' addresses, and that they are tensors of the right dtypes on the right device, may give the
@@ -42,26 +45,33 @@ def launcher(
         prototype: of the call: no type of it is left to decide.
         function: the driver's, loaded on the device `index`.
         name: the kernel's, for messages.
+        dependent: whether a launch may begin before the kernel ahead of it has ended.
     """
     p = prototype.prefix
-    frames = _Frames(prototype.parameters)
+    frames = _Frames(prototype.parameters, dependent)
     arrays = [one for one in prototype.parameters if one.is_array]
     space: dict[str, Any] = {
         f"{p}pop": frames.free.pop, f"{p}push": frames.free.append, f"{p}new": frames.new, f"{p}pack": frames.pack,
         f"{p}Empty": IndexError, f"{p}Refused": (struct.error, TypeError, OverflowError, ValueError), f"{p}int": int,
-        f"{p}function": function, f"{p}run": cuda.driver().cuLaunchKernel, f"{p}three": three,
+        f"{p}function": function, f"{p}three": three, f"{p}run": cuda.driver().cuLaunchKernel,
         f"{p}read": _reader(arrays, index), f"{p}refused": _refused(prototype, name), f"{p}again": _again(index, name),
     }  # fmt: skip
-    text = _text(prototype, arrays, index, {"grid": grid, "block": block, "shared": shared}, space, p)
+    if dependent:
+        space.update({
+            f"{p}run": cuda.driver().cuLaunchKernelEx, f"{p}configure": LAUNCH_CONFIG.pack_into,
+            f"{p}attributes": cuda.dependent_attribute().getPtr(),
+        })  # fmt: skip
+    text = _text(prototype, arrays, index, {"grid": grid, "block": block, "shared": shared}, space, p, dependent)
     launch = _written(text, name, space, p)
     cast(Any, launch).takes_addresses = prototype.arrays
     return launch
 
 
 class _Frames:
-    """Memory for the arguments of launches in progress: (where they are packed, the address of their addresses)."""
+    """Memory for the arguments of launches in progress: (where they are packed, the address of their addresses), and of
+    dependent ones (the driver's configuration, its memory)."""
 
-    def __init__(self, parameters: Sequence[Parameter]) -> None:
+    def __init__(self, parameters: Sequence[Parameter], dependent: bool) -> None:
         codes = ["Q" if one.is_array else SCALAR_TYPES[one.ctype] for one in parameters]
         packed = struct.Struct("@" + "".join(codes))  # aligned as C aligns them
         ends = [struct.calcsize("@" + "".join(codes[: i + 1])) for i in range(len(codes))]
@@ -69,14 +79,19 @@ class _Frames:
         self._size = max(1, packed.size)
         self._kept: list[object] = []
         self.pack = packed.pack_into
-        self.free: list[tuple[Any, int]] = []
+        self.free: list[tuple[Any, ...]] = []
+        self._dependent = dependent
 
-    def new(self) -> tuple[Any, int]:
+    def new(self) -> tuple[Any, ...]:
         memory = (ctypes.c_uint64 * -(-self._size // 8))()
         start = ctypes.addressof(memory)
         addresses = (ctypes.c_void_p * max(1, len(self._offsets)))(*(start + offset for offset in self._offsets))
         self._kept += [memory, addresses]
-        return memory, ctypes.addressof(addresses)
+        if not self._dependent:
+            return memory, ctypes.addressof(addresses)
+        config = cuda.driver().CUlaunchConfig()
+        inside = (ctypes.c_char * LAUNCH_CONFIG.size).from_address(config.getPtr())
+        return memory, ctypes.addressof(addresses), config, inside
 
 
 # --- the source --------------------------------------------------------------------------------------
@@ -84,7 +99,7 @@ class _Frames:
 
 def _text(
     prototype: Prototype, arrays: Sequence[Parameter], index: int, sizes: Mapping[str, Resolved],
-    space: dict[str, Any], p: str,
+    space: dict[str, Any], p: str, dependent: bool,
 ) -> str:  # fmt: skip
     names = [one.name for one in prototype.parameters]
     arguments = ", ".join(names)
@@ -103,13 +118,17 @@ def _text(
         lines.append(f"{p}shared = {sizes['shared'].expression}")
     given = f"({arguments}{',' if names else ''})"
     packed = "".join(f", {p}at_{one.name}" if one.is_array else f", {one.name}" for one in prototype.parameters)
+    size = ", ".join(f"{p}{what}_{axis}" for what in ("grid", "block") for axis in "xyz") + f", {p}shared, {p}stream"
+    if dependent:
+        run = [f"    {p}configure({p}frame[3], 0, {size}, {p}attributes, 1)",
+               f"    {p}code = {p}run({p}frame[2], {p}function, {p}frame[1], 0)[0]"]  # fmt: skip
+    else:
+        run = [f"    {p}code = {p}run({p}function, {size}, {p}frame[1], 0)[0]"]
     lines += [
         f"if not ({p}grid_x and {p}grid_y and {p}grid_z):", "    return",
         "try:", f"    {p}frame = {p}pop()",
         f"except {p}Empty:", f"    {p}frame = {p}new()",
-        "try:", f"    {p}pack({p}frame[0], 0{packed})",
-        f"    {p}code = {p}run({p}function, {p}grid_x, {p}grid_y, {p}grid_z, {p}block_x, {p}block_y, {p}block_z, "
-        f"{p}shared, {p}stream, {p}frame[1], 0)[0]",
+        "try:", f"    {p}pack({p}frame[0], 0{packed})", *run,
         f"except {p}Refused as {p}error:", f"    {p}push({p}frame)",
         f"    raise {p}refused({p}error, {given}) from None",
         f"{p}push({p}frame)",

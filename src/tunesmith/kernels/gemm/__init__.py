@@ -18,6 +18,7 @@ from tunesmith.core.space import Space
 from tunesmith.errors import BadInput, unknown
 from tunesmith.kernels.gemm.launch import GemmKernel
 from tunesmith.kernels.gemm.plan import ACTIVATIONS, KNOBS, SAME, SIZES, TMA_BYTES, WIDE_ROWS, is_hopper, is_swapped
+from tunesmith.kernels.rows import random_source
 from tunesmith.tables import Packaged
 
 __all__ = ["ACTIVATIONS", "SAME", "arguments", "default", "gemm", "kernel", "make_inputs", "reference", "space", "work"]
@@ -275,8 +276,7 @@ def make_inputs(problem: Problem, device: str = "cuda") -> dict[str, Any]:
     """Standard normal a, b and bias, laid out as their stride classes say."""
     import torch
 
-    draw = torch.Generator(device=device)
-    draw.manual_seed(0)
+    draw = random_source(device, 0)
 
     def normal(array: str, *shape: int) -> Any:
         dtype = getattr(torch, str(problem[f"{array}.dtype"]))

@@ -204,14 +204,14 @@ def _runner(args: Sequence[Any], listed: Product, number: int) -> tuple[Product,
     return None if algorithm is None else (product, algorithm)
 
 
-def _by_torch(
+def by_torch(
     a: Any, b: Any, bias: Any, batch: int, m: int, n: int, k: int, activation: str | None, out: str, precision: str
 ) -> Any:
-    """The operation where cuBLASLt has nothing for a call."""
+    """One product by torch, of its inputs' dtype: for calls whose matrices can't be read otherwise."""
     import torch
 
     made = torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
-    return made if activation is None else torch.relu_(made)
+    return made if activation is None else getattr(torch.nn.functional, activation)(made)
 
 
 def _launch(
@@ -230,7 +230,7 @@ def _launch(
         if a.stride() != of_a or b.stride() != of_b:
             return others(a, b, bias, *given)
         if run is None:
-            return _by_torch(a, b, bias, *given)
+            return by_torch(a, b, bias, *given)
         if here() == index:
             return run(a, b, bias)
         with on(index):

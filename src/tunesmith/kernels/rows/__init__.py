@@ -216,7 +216,7 @@ def normal(problem: Problem, device: str, names: Sequence[str], seed: int = 0, w
     """
     import torch
 
-    draw = _draw(device, seed)
+    draw = random_source(device, seed)
     rows, n = problem.dims["rows"], problem.dims["n"]
     made = [torch.randn(rows, wide * n, generator=draw, device=device) for _ in names]
     return [array.to(_dtype(problem, name)) for array, name in zip(made, names, strict=True)]
@@ -228,12 +228,12 @@ def weight(problem: Problem, device: str, name: str, seed: int = 0) -> Any:
 
     if problem.get(f"{name}.dtype") is None:
         return None
-    draw = _draw(device, 1000 + seed)
+    draw = random_source(device, 1000 + seed)
     made = 1 + torch.randn(problem.dims["n"], generator=draw, device=device) / 4
     return made.to(_dtype(problem, name))
 
 
-def _draw(device: str, seed: int) -> Any:
+def random_source(device: str, seed: int) -> Any:
     """A source of random numbers; `None` where arrays have no content (compiling for a GPU that is not here)."""
     import torch
 

@@ -10,7 +10,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,8 +18,9 @@ from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.outcome import Resources
 from tunesmith.core.problem import Problem
-from tunesmith.errors import BadInput, MissingEngine
+from tunesmith.errors import BadInput
 from tunesmith.kernel import Built, Specialised, Task
+from tunesmith.kernels import nvidia
 from tunesmith.kernels.rows.launch import DTYPES, RowExecutable
 
 if TYPE_CHECKING:
@@ -31,34 +31,6 @@ KNOBS = ("CLUSTER", "THREADS", "REGISTERS")
 PIECE_BYTES, RESERVED_BYTES = 16, 1024
 #: registers of a thread beside the pieces that it holds in them
 WORKING = 60
-
-
-def bindings() -> Mapping[str, str]:
-    """The version of what compiles and launches CUDA C++, none where it is missing; imports nothing of it."""
-    try:
-        return {"cuda-bindings": version("cuda-bindings")}
-    except PackageNotFoundError:
-        return {}
-
-
-@cache
-def missing() -> str:
-    """Why CUDA C++ can't be compiled here, and what to do; empty where it can be."""
-    from tunesmith.backends.cuda.compile import INSTALL, nvrtc_version
-
-    if not bindings():
-        return f"cuda-bindings is not installed, through which NVRTC compiles it: {INSTALL}"
-    try:
-        nvrtc_version()
-    except MissingEngine as error:
-        return str(error)
-    return ""
-
-
-def has_clusters(device: Device) -> bool:
-    """Whether a chip's blocks can read each other's shared memory."""
-    number = device.arch.removeprefix("sm_").rstrip("af")
-    return device.kind == "cuda" and number.isdecimal() and int(number) >= 90
 
 
 @dataclass(frozen=True)
@@ -130,7 +102,7 @@ class ClusterKernel:
 
     def versions(self) -> Mapping[str, str]:
         """None where it is not installed: it is asked for wherever it may be chosen."""
-        return bindings()
+        return nvidia.bindings()
 
     def device(self, args: Sequence[Any]) -> Device:
         found = device_of(dict(zip(self.signature.parameters, args, strict=False)))

@@ -1,0 +1,47 @@
+"""What the shipped kernels in CUDA C++ need: a compiler, and of a chip the parts that they are written for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from tunesmith.core.device import Device
+from tunesmith.errors import MissingEngine
+
+
+def bindings() -> Mapping[str, str]:
+    """The version of what compiles and launches CUDA C++, none where it is missing; imports nothing of it."""
+    try:
+        return {"cuda-bindings": version("cuda-bindings")}
+    except PackageNotFoundError:
+        return {}
+
+
+@cache
+def missing() -> str:
+    """Why CUDA C++ can't be compiled here, and what to do; empty where it can be."""
+    from tunesmith.backends.cuda.compile import INSTALL, nvrtc_version
+
+    if not bindings():
+        return f"cuda-bindings is not installed, through which NVRTC compiles it: {INSTALL}"
+    try:
+        nvrtc_version()
+    except MissingEngine as error:
+        return str(error)
+    return ""
+
+
+def has_clusters(device: Device) -> bool:
+    """Whether a chip's blocks read each other's shared memory, and may begin before the kernel ahead has ended."""
+    return _is_from(device, 90)
+
+
+def has_matrix_units(device: Device) -> bool:
+    """Whether a chip multiplies tiles of 16-bit floats, both kinds, and copies to shared memory past its registers."""
+    return _is_from(device, 80)
+
+
+def _is_from(device: Device, least: int) -> bool:
+    number = device.arch.removeprefix("sm_").rstrip("af")
+    return device.kind == "cuda" and number.isdecimal() and int(number) >= least
