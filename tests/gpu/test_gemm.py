@@ -23,6 +23,8 @@ KERNEL = package.kernel.kernel
 BASE = Config(
     BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, GROUP_M=8, SPLIT_K=1, PERSISTENT=False, TMA=False, num_warps=4, num_stages=3
 )  # fmt: skip
+#: of a product of no more rows than a tile has, where there is nothing to group
+ONE_TILE = {"by": "gemm", **BASE, "GROUP_M": 1}
 HOW = (
     {}, {"SPLIT_K": 2}, {"SPLIT_K": 8}, {"PERSISTENT": True}, {"BLOCK_M": 16, "SPLIT_K": 4}, {"TMA": True},
     {"TMA": True, "SPLIT_K": 2}, {"TMA": True, "PERSISTENT": True},
@@ -388,9 +390,7 @@ assert (made.double() - exact).abs().max() < 1e-2 * exact.abs().max()
 """
 
 
-@pytest.mark.parametrize(
-    "knobs", [{"by": "gemm", **BASE, "GROUP_M": 1}, {"by": "torch by cublasLt"}, {"by": "cublasLt", "ALGORITHM": 0}]
-)
+@pytest.mark.parametrize("knobs", [ONE_TILE, {"by": "torch by cublasLt"}, {"by": "cublasLt", "ALGORITHM": 0}])
 def test_what_serves_graphs_alone_is_ready_for_the_first(knobs: dict[str, Any]) -> None:
     """In a process that has launched nothing else, after one call."""
     script = FRESH.replace("KNOBS", repr(knobs)).replace("DEVICE", "cuda")
@@ -478,7 +478,7 @@ assert ops._layers.found and ops._products.found and ops._biased.found
 
 
 @pytest.mark.parametrize("called", [None, {"by": "torch"}, {"by": "cublasLt", "ALGORITHM": 0}])
-@pytest.mark.parametrize("knobs", [{"by": "gemm", **BASE}, {"by": "torch"}, {"by": "cublasLt", "ALGORITHM": 0}])
+@pytest.mark.parametrize("knobs", [ONE_TILE, {"by": "torch"}, {"by": "cublasLt", "ALGORITHM": 0}])
 def test_calls_that_are_alike_are_right_wherever_they_are_made(knobs: dict[str, Any], called: Any) -> None:
     script = ALIKE.replace("KNOBS", repr(knobs)).replace("DEVICE", "cuda")
     script = script.replace("CALLED", "None" if called is None else f"Config({called!r})")

@@ -22,4 +22,5 @@ static void told();
 static void prefetch(const char *from);
 static void earlier_done();
 static void later_may_begin();
+static void keep(const char *&) {}
 static void write(Item *to, Word low, Word high);
