@@ -218,6 +218,10 @@ _known: dict[tuple[object, ...], _Known] = {}
 _products, _layers, _biased = Recent[_Run](), Recent[_Run](), Recent[_Run]()
 _of_product, _of_layer = _products.found.get, _layers.found.get
 _clears: list[int] = [0]
+#: torch's calls that settled launches are, and what takes rows in any number of dimensions in their place
+_TORCHS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.mm: torch.matmul, torch._C._nn.linear: torch._C._nn.linear
+}  # fmt: skip
 
 
 def _forget() -> None:
@@ -276,16 +280,21 @@ def _found(name: tuple[object, ...] | None, a: Any, b: Any, bias: Any, activatio
     chosen, clears = chooser(a.device.type), _clears[0]
     made = chosen(*args)
     launch = chosen.dispatcher.known(*args)
-    same = args[0] is a and args[1] is b and args[2] is bias
+    same = args[1] is b and args[2] is bias and (args[0] is a or a.is_contiguous())
     if name is not None and launch is not None and same:
         if len(_known) >= _REMEMBERED:
             _known.clear()
         if clears == _clears[0]:  # nothing new has become known meanwhile
-            _known[name] = _known_of(launch, args)
+            _known[name] = _known_of(launch, args, shape)
     return made if shape is None else made.view(shape)
 
 
-def _known_of(launch: Callable[..., Any], args: tuple[Any, ...]) -> _Known:
+def _known_of(launch: Callable[..., Any], args: tuple[Any, ...], shape: tuple[int, ...] | None) -> _Known:
+    """How a call is done that candidates see as these arguments.
+
+    Args:
+        shape: of the result, where the call's rows are in more than one dimension, and follow each other.
+    """
     rest, asked = args[3:], _asked(args[3:])
 
     def otherwise(a: Any, b: Any, bias: Any = None) -> Any:
@@ -295,7 +304,24 @@ def _known_of(launch: Callable[..., Any], args: tuple[Any, ...]) -> _Known:
         return _found(None, x, w.mT, bias, *asked)
 
     bare, layer = settled(launch, args, otherwise), settled(launch, args, otherwise_by_layer, turned=True)
-    return _Known(launch, rest, _alignment(*args[:3]), bare, layer)
+    alignment, k = _alignment(*args[:3]), args[6]
+    if shape is None:
+        return _Known(launch, rest, alignment, bare, layer)
+    return _Known(
+        _of_rows(launch, k, shape), rest, alignment, bare and _of_rows(bare, k, shape),
+        layer and _of_rows(layer, k, shape),
+    )  # fmt: skip
+
+
+def _of_rows(run: Callable[..., Any], k: int, shape: tuple[int, ...]) -> Callable[..., Any]:
+    """The same for a first tensor whose rows of k elements are in more than one dimension."""
+    if run in _TORCHS:
+        return _TORCHS[run]
+
+    def of_rows(a: Any, *more: Any) -> Any:
+        return run(a.view(-1, k), *more).view(shape)
+
+    return of_rows
 
 
 def _arguments(a: Any, b: Any, bias: Any, activation: str | None, out_dtype: Any) -> tuple[Any, Any]:

@@ -72,6 +72,24 @@ def test_remembered_calls_are_told_apart() -> None:
         torch.testing.assert_close(ops.linear(a, b, one), F.linear(a, b, one))
 
 
+@pytest.mark.parametrize("by_torch", [False, True])
+def test_rows_in_several_dimensions_are_remembered_too(by_torch: bool) -> None:
+    """As layers of a model are called: (batch, length, features)."""
+    w, bias = torch.randn(7, 8), torch.randn(7)
+    b = w.mT
+    if by_torch:
+        chosen, args = ops._call(torch.randn(2, 3, 8), w, None, None, None)
+        default_store().put_choice(chosen.key(*args), Choice(Config(by="torch"), "search", "search"), {})
+    for x in (torch.randn(2, 3, 8), torch.randn(1, 1, 6, 8), torch.randn(6, 8), torch.randn(49)[1:].view(3, 2, 8)) * 3:
+        torch.testing.assert_close(ops.linear(x, w), F.linear(x, w))
+        torch.testing.assert_close(ops.linear(x, w, bias, "gelu"), F.gelu(F.linear(x, w, bias)))
+        torch.testing.assert_close(ops.matmul(x, b), x @ b)
+    assert [len(recent.found) for recent in (ops._layers, ops._biased, ops._products)] == [1, 1, 1]
+    for x in (torch.randn(3, 2, 8).transpose(0, 1), torch.randn(2, 3, 16)[..., ::2], torch.randn(2, 4, 8)[:, :3]) * 3:
+        torch.testing.assert_close(ops.linear(x, w), F.linear(x, w))
+        torch.testing.assert_close(ops.matmul(x, b), x @ b)
+
+
 def test_a_remembered_call_is_of_the_same_alignment() -> None:
     """Of each tensor: a kernel that is compiled for one that is aligned can't read one that is not."""
     flat, bias = torch.randn(80), torch.randn(8)
