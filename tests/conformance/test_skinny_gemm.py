@@ -4,6 +4,7 @@ launched on a driver that reads what it is given, and offered where it can be us
 from __future__ import annotations
 
 import ctypes
+import importlib
 import re
 import shutil
 import subprocess
@@ -85,7 +86,7 @@ def test_more_rows_and_older_chips_have_no_config() -> None:
         asked = problem(M, 4096, 4096)
         assert list(skinny_gemm.space(asked, device)) == []
         assert not skinny_gemm.applies(asked, device)
-        with pytest.raises(BadInput, match="for one product of up to 64 rows, and chips from sm_80"):
+        with pytest.raises(BadInput, match=r"for one product of up to 64 rows, .* and chips from sm_80"):
             skinny_gemm.default(asked, device)
 
 
@@ -102,6 +103,8 @@ def test_it_may_be_chosen_for_one_product_of_aligned_rows_in_one_dtype() -> None
     assert not skinny_gemm.applies(usual.replace(**{"a.dtype": "float32", "b.dtype": "float32"}), H200)
     assert not skinny_gemm.applies(usual.replace(**{"b.dtype": "float16"}), H200)
     assert not any(applies(*sizes) for sizes in ((8, 4096, 1001), (0, 4096, 64), (8, 0, 64), (8, 64, 0)))
+    assert applies(1, 2**30, 8)
+    assert not any(applies(*sizes) for sizes in ((1, 8, 2**31), (1, 2**31 - 8, 8))), "of more bits than its integers"
 
 
 def ways(M: int, K: int, device: Device = H200) -> set[Any]:
@@ -188,6 +191,27 @@ def test_configs_compile_and_spill_nothing(device: Device, M: int, dtype: str, m
     found = made.resources_of(of_config, built, device)
     assert found.spills == 0
     assert found.shared_bytes == skinny.shared_bytes(skinny.tiles_of(M), *config[:-1])
+
+
+def test_nothing_is_read_as_constant_or_before_the_kernel_before_has_ended() -> None:
+    nvrtc = importlib.import_module("cuda.bindings.nvrtc")
+    for M, config in ((8, (2, 1, 8, 2, 2, 1)), (16, (1, 2, 4, 1, 4, 1)), (64, (1, 4, 8, 1, 3, 1))):
+        asked = problem(M, 4096, 4096, more=",bias.dtype=bfloat16,activation=gelu")
+        made = KERNEL.kernel.for_target(lambda asked=asked: skinny_gemm.make_inputs(asked, device="meta"), H200)
+        job = made.compile_job(Config(dict(zip(skinny.KNOBS, config, strict=True))), asked, H200)
+        assert job is not None
+        said = job.request()
+        texts, names = (list(map(str.encode, part)) for part in (said["headers"].values(), said["headers"]))
+        _, program = nvrtc.nvrtcCreateProgram(said["source"].encode(), b"kernel.cu", len(names), texts, names)
+        nvrtc.nvrtcCompileProgram(program, len(said["options"]), list(map(str.encode, said["options"])))
+        text = bytes(nvrtc.nvrtcGetPTXSize(program)[1])
+        nvrtc.nvrtcGetPTX(program, text)
+        nvrtc.nvrtcDestroyProgram(program)
+        code = text.decode().partition(".visible .entry")[2]
+        wait, begun = (code.index(f"griddepcontrol.{word}") for word in ("wait", "launch_dependents"))
+        assert wait < min(code.index(word) for word in ("cp.async.c", "ld.global", "st.global"))
+        assert begun > max(code.rindex(word) for word in ("cp.async.c", "mma.sync"))
+        assert "ld.global.nc" not in code, "the kernel before may write it while this one runs"
 
 
 # --- launched ---
@@ -314,10 +338,11 @@ def test_nothing_is_launched_for_what_is_empty(gpu: FakeDriver) -> None:
 
 def test_what_it_does_not_compute_is_refused(gpu: FakeDriver) -> None:
     a, b = Matrix((8, 64), (64, 1), torch.bfloat16), Matrix((64, 32), (1, 64), torch.bfloat16)
-    bias = Matrix((32,), (1,), torch.float32)
+    bias, other = Matrix((32,), (1,), torch.float32), Matrix((64, 32), (1, 64), torch.float16)
+    plain = arguments(a, b)
     for args in (
         product(65, 32, 64), product(8, 32, 64, dtype=torch.float32), arguments(a, b, bias),
-        arguments(a, b, out="float32"),
+        arguments(a, b, out="float32"), (a, other, *plain[2:]), (*plain[:6], 2**31, *plain[7:]),
     ):  # fmt: skip
         with pytest.raises(BadInput, match=r"needs \(M, K\) and \(K, N\) with M up to 64, .* gemm takes any"):
             KERNEL.kernel.for_call(args)

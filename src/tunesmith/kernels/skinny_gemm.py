@@ -21,6 +21,7 @@ from tunesmith.kernels.gemm.skinny import (
     DTYPES,
     KNOBS,
     MOST_ROWS,
+    MOST_SIZE,
     PIECE_BYTES,
     SkinnyKernel,
     blocks_of,
@@ -33,7 +34,10 @@ from tunesmith.tables import Packaged
 __all__ = ["applies", "default", "kernel", "make_inputs", "reference", "space"]
 
 make_inputs, reference = gemm.make_inputs, gemm.reference
-NEEDS = f"it is for one product of up to {MOST_ROWS} rows, and chips from sm_80 on whose blocks hold some steps of it"
+NEEDS = (
+    f"it is for one product of up to {MOST_ROWS} rows, with sizes up to {MOST_SIZE}, and chips from sm_80 on whose "
+    "blocks hold some steps of it"
+)
 #: elements of a step of K
 STEP = 64
 _CLUSTERS = (1, 2, 4, 8)
@@ -97,7 +101,8 @@ def _never(config: Config) -> bool:
 
 def _configs(problem: Problem, device: Device) -> Iterator[Config]:
     rows, most = problem.dims["M"], device.shared_bytes_per_block
-    if rows > MOST_ROWS or problem["batch"] != 1 or not has_matrix_units(device):
+    large = rows > MOST_ROWS or max(problem.dims["N"], problem.dims["K"]) > MOST_SIZE
+    if large or problem["batch"] != 1 or not has_matrix_units(device):
         return
     tiles = tiles_of(rows)
     for form in FORMS[tiles]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 KNOBS = ("GROUPS", "SPREAD", "WARPS", "CLUSTER", "DEPTH", "DEPENDENT")
 MOST_ROWS = 64
+#: columns of b, elements of a column: numbers of 32 bits count them, up to a tile beyond the last
+MOST_SIZE = 2**31 - 2**10
 DTYPES = ("bfloat16", "float16")
 #: what addresses of rows have to be divisible by
 PIECE_BYTES = 16
@@ -191,14 +193,15 @@ class SkinnyKernel:
 
 
 def _check(args: Sequence[Any]) -> None:
-    a, b, bias, _, m, _, _, _, out, _ = args
+    a, b, bias, _, m, n, k, _, out, _ = args
     dtype = str(a.dtype).rpartition(".")[2]
     of_bias = a.dtype if bias is None else bias.dtype
-    plain = len(a.shape) == len(b.shape) == 2 and out == SAME and of_bias == a.dtype
-    if not plain or m > MOST_ROWS or dtype not in DTYPES:
+    plain = len(a.shape) == len(b.shape) == 2 and out == SAME and of_bias == b.dtype == a.dtype
+    if not plain or m > MOST_ROWS or max(n, k) > MOST_SIZE or dtype not in DTYPES:
         raise BadInput(
-            f"skinny_gemm of a {tuple(a.shape)} {a.dtype} and b {tuple(b.shape)}, a bias of {of_bias} and an output of "
-            f"{out}: needs (M, K) and (K, N) with M up to {MOST_ROWS}, all {' or '.join(DTYPES)}; gemm takes any"
+            f"skinny_gemm of a {tuple(a.shape)} {a.dtype} and b {tuple(b.shape)} {b.dtype}, a bias of {of_bias} and an "
+            f"output of {out}: needs (M, K) and (K, N) with M up to {MOST_ROWS}, N and K up to {MOST_SIZE}, all "
+            f"{' or all '.join(DTYPES)}; gemm takes any"
         )
 
 
