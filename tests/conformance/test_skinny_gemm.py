@@ -350,6 +350,12 @@ def test_what_it_does_not_compute_is_refused(gpu: FakeDriver) -> None:
         KERNEL.kernel.compile_job(Config(), Problem({}), H200)
 
 
+def test_what_torch_multiplies_has_nothing_to_compile_ahead() -> None:
+    for asked, strides in ((problem(8, 64, 1001), r"\(1001, 1\)"), (problem(8, 64, 32, more=",b.strides=x1"), "")):
+        with pytest.raises(BadInput, match=f"with strides {strides}.*: torch multiplies them, there is nothing to com"):
+            KERNEL.kernel.for_target(lambda asked=asked: skinny_gemm.make_inputs(asked, device="meta"), H200)
+
+
 def test_what_is_not_on_a_gpu_is_refused() -> None:
     with pytest.raises(BadInput, match="on the CPU; good values: tensors on a GPU"):
         KERNEL(*arguments(torch.randn(3, 8), torch.randn(5, 8).T))

@@ -129,9 +129,21 @@ class SkinnyKernel:
         return self._bound(args, program().for_call((args[0], args[1], args[2], None, 0, 0, 0, 0, 0)))
 
     def for_target(self, make_inputs: Callable[[], Mapping[str, Any]], device: Device) -> SkinnyKernel:
-        """This kernel for arguments on a device that need not be here."""
+        """This kernel for arguments on a device that need not be here.
+
+        Raises:
+            BadInput: for a product that it does not compute, or leaves to torch.
+        """
         made = make_inputs()
-        return self._bound([made[name] for name in self.signature.parameters], program())
+        args = [made[name] for name in self.signature.parameters]
+        bound = self._bound(args, program())
+        if not is_readable(args):
+            a, b = (f"{tuple(x.shape)} with strides {tuple(x.stride())}" for x in args[:2])
+            raise BadInput(
+                f"skinny_gemm of a {a} and b {b}: torch multiplies them, there is nothing to compile; good ones: rows "
+                f"of a and columns of b without gaps, that begin at multiples of {PIECE_BYTES} bytes (K divisible by 8)"
+            )
+        return bound
 
     def _bound(self, args: Sequence[Any], inner: CudaKernel) -> SkinnyKernel:
         _check(args)
