@@ -4,7 +4,6 @@ launched on a driver that reads what it is given, and offered where it can be us
 from __future__ import annotations
 
 import ctypes
-import importlib
 import re
 import shutil
 import subprocess
@@ -191,27 +190,6 @@ def test_configs_compile_and_spill_nothing(device: Device, M: int, dtype: str, m
     found = made.resources_of(of_config, built, device)
     assert found.spills == 0
     assert found.shared_bytes == skinny.shared_bytes(skinny.tiles_of(M), *config[:-1])
-
-
-def test_nothing_is_read_as_constant_or_before_the_kernel_before_has_ended() -> None:
-    nvrtc = importlib.import_module("cuda.bindings.nvrtc")
-    for M, config in ((8, (2, 1, 8, 2, 2, 1)), (16, (1, 2, 4, 1, 4, 1)), (64, (1, 4, 8, 1, 3, 1))):
-        asked = problem(M, 4096, 4096, more=",bias.dtype=bfloat16,activation=gelu")
-        made = KERNEL.kernel.for_target(lambda asked=asked: skinny_gemm.make_inputs(asked, device="meta"), H200)
-        job = made.compile_job(Config(dict(zip(skinny.KNOBS, config, strict=True))), asked, H200)
-        assert job is not None
-        said = job.request()
-        texts, names = (list(map(str.encode, part)) for part in (said["headers"].values(), said["headers"]))
-        _, program = nvrtc.nvrtcCreateProgram(said["source"].encode(), b"kernel.cu", len(names), texts, names)
-        nvrtc.nvrtcCompileProgram(program, len(said["options"]), list(map(str.encode, said["options"])))
-        text = bytes(nvrtc.nvrtcGetPTXSize(program)[1])
-        nvrtc.nvrtcGetPTX(program, text)
-        nvrtc.nvrtcDestroyProgram(program)
-        code = text.decode().partition(".visible .entry")[2]
-        wait, begun = (code.index(f"griddepcontrol.{word}") for word in ("wait", "launch_dependents"))
-        assert wait < min(code.index(word) for word in ("cp.async.c", "ld.global", "st.global"))
-        assert begun > max(code.rindex(word) for word in ("cp.async.c", "mma.sync"))
-        assert "ld.global.nc" not in code, "the kernel before may write it while this one runs"
 
 
 # --- launched ---
