@@ -180,6 +180,43 @@ def test_graphs_and_streams_at_once() -> None:
             assert all(torch.equal(result, expected[which]) for result in graphs[which][1])
 
 
+@pytest.mark.skipif(not HAS_CLUSTERS, reason="needs a GPU that launches kernels early: sm_90 or newer")
+@pytest.mark.parametrize("captured", [False, True])
+def test_it_waits_for_kernels_of_two_streams_that_meet_ahead_of_it(captured: bool) -> None:
+    a, w, bias = (matrix(*shape, torch.bfloat16) for shape in ((8, 4096), (1024, 4096), (1, 1024)))
+    given = [torch.zeros_like(one) for one in (a, w, bias[0])]
+    args = arguments(given[0], given[1].mT, given[2])
+    config = configs(args, 0)[0].replace(DEPENDENT=1)
+    call, exact = ready(args, config), reference(a, w.mT, bias[0])
+    busy, side = torch.ones(2**25, device="cuda"), torch.cuda.Stream()
+
+    def run() -> Any:
+        main = torch.cuda.current_stream()
+        for one in given:
+            one.zero_()
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            for _ in range(5):
+                busy.sin_()
+            torch.add(w, 0, out=given[1])
+            torch.add(bias[0], 0, out=given[2])
+        torch.add(a, 0, out=given[0])
+        main.wait_stream(side)
+        return call(*args)
+
+    assert off(run(), exact) < ALLOWED[torch.bfloat16]
+    graph, result = torch.cuda.CUDAGraph(), None
+    if captured:
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            result = run()
+    for _ in range(20):
+        if captured:
+            graph.replay()
+        made = result if captured else run()
+        assert off(made, exact) < ALLOWED[torch.bfloat16]
+
+
 def test_more_than_2_to_the_31_elements() -> None:
     n, k = 2**19 + 8, 4104  # 4.3 GB
     if torch.cuda.mem_get_info()[0] < 8 * n * k:

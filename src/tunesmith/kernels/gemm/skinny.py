@@ -137,7 +137,7 @@ class SkinnyKernel:
         made = make_inputs()
         args = [made[name] for name in self.signature.parameters]
         bound = self._bound(args, program())
-        if not is_readable(args):
+        if not is_readable(bound._args):
             a, b = (f"{tuple(x.shape)} with strides {tuple(x.stride())}" for x in args[:2])
             raise BadInput(
                 f"skinny_gemm of a {a} and b {b}: torch multiplies them, there is nothing to compile; good ones: rows "
