@@ -509,6 +509,9 @@ def test_a_candidate_says_that_it_switches_a_setting() -> None:
     options = {"args": ["x"], "key": ["x"], "eager": True, "policy": "search", "isolate": False}
     choice = choose("mm", ways, clock=HostClock(seconds, 0.001, calls_us=calls), **options).choice(1)
     assert (choice.config, choice.called) == (Config(by="switched"), LIBRARY)
+    for space in (Space(SPLIT=[1]), lambda problem, device: Space()):
+        with pytest.raises(BadInput, match="candidate 'switched' is reluctant and has a space"):
+            choose("mm", {"torch": torch, "switched": replace(way, space=space)}, **options)
 
 
 def test_who_serves_calls_is_stored_and_in_tables(tmp_path: Path) -> None:
