@@ -19,7 +19,7 @@ from torch.library import custom_op
 from tunesmith import ops_products
 from tunesmith import row_ops as rows
 from tunesmith.chooser import Chooser
-from tunesmith.chooser.eager import PLAIN, dual, is_eager, is_torchs, traced
+from tunesmith.chooser.eager import PLAIN, dual, is_eager, is_torchs, modes, traced
 from tunesmith.chooser.recent import Recent
 from tunesmith.chooser.settings import allows_reduced, allows_tf32, tf32_state
 from tunesmith.errors import BadInput, unknown
@@ -69,6 +69,7 @@ def matmul(a: Any, b: Any, out_dtype: Any = None) -> Any:  # (…, M, K), (K, N)
                 and type(a) in PLAIN and type(b) in PLAIN and not a.is_nested and not b.is_nested
                 and holds(a, b)
                 and (ungraded or not _grad()) and allowed() == was and _policy() is policy and dual._current_level < 0
+                and not modes()
             ):  # fmt: skip
                 return run(a, b)
         if is_eager(a, b):
@@ -102,7 +103,7 @@ def linear(
                     and type(x) in PLAIN and type(w) in PLAIN and not x.is_nested and not w.is_nested
                     and holds(x, w)
                     and (ungraded or not _grad()) and allowed() == was and _policy() is policy
-                    and dual._current_level < 0
+                    and dual._current_level < 0 and not modes()
                 ):  # fmt: skip
                     return run(x, w)
         else:

@@ -110,10 +110,9 @@ def kernel(dll: Any, monkeypatch: pytest.MonkeyPatch) -> cublaslt.CublasLt:
     monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: empty(shape, dtype=dtype))
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
     for name in ("mm", "addmm"):
         monkeypatch.setattr(torch, name, on_inner(getattr(torch, name)))
-    for cached in (cublaslt._library, cublaslt_launch._workspaces):
+    for cached in (cublaslt._library, cublaslt_launch._workspace):
         cached.cache_clear()
     return cublaslt.CublasLt()
 
@@ -256,24 +255,26 @@ class Taken:
         monkeypatch.setattr(torch, "empty", counting)
 
 
-def test_launches_of_a_stream_share_a_workspace_and_a_graph_has_its_own(
+def test_launches_of_the_default_stream_share_a_workspace_and_on_others_each_has_its_own(
     kernel: cublaslt.CublasLt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken, captured = Taken(monkeypatch), [False]
-    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: captured[0], raising=False)
+    """On others torch may be about to capture a graph, in whose memory nothing may stay."""
+    taken, kept, stream = Taken(monkeypatch), cublaslt_launch._workspace(0), [STREAM]
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: stream[0], raising=False)
     args = arguments(*map(OnGpu, (torch.randn(6, 8), torch.randn(8, 4))))
     launches = [kernel.for_call(args).load(Config(ALGORITHM=1), Problem({}), None).launch for _ in range(2)]
-    for launch in launches * 2:
-        launch(*args)
-    whole = cublaslt_launch.WORKSPACE_BYTES
-    assert taken.sizes == [whole]
     alone = settled(launches[0], args, lambda *_: "otherwise")
     assert alone is not None
-    kept, captured[0] = dict(cublaslt_launch._workspaces(0)), True
-    launches[0](*args)
+    for _ in range(2):
+        alone(*args[:2])
+        launches[0](*args)
+    whole = cublaslt_launch.WORKSPACE_BYTES
+    assert (taken.sizes, kept) == ([whole] * 4, {})  # this library's algorithm needs all that there may be
+    stream[0] = 0
+    for launch in launches * 2:
+        launch(*args)
     alone(*args[:2])
-    assert taken.sizes == [whole] * 3  # this library's algorithm needs all that there may be
-    assert cublaslt_launch._workspaces(0) == kept
+    assert (taken.sizes, len(kept)) == ([whole] * 5, 1)
 
 
 def test_two_threads_on_one_stream_have_a_workspace_each(
@@ -281,6 +282,7 @@ def test_two_threads_on_one_stream_have_a_workspace_each(
 ) -> None:
     """What is queued at once may run in any order."""
     taken = Taken(monkeypatch)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     args = arguments(*map(OnGpu, (torch.randn(6, 8), torch.randn(8, 4))))
     first = True
 
@@ -296,18 +298,10 @@ def test_two_threads_on_one_stream_have_a_workspace_each(
             return mine
 
     kept = Meanwhile()
-    monkeypatch.setattr(cublaslt_launch, "_workspaces", lambda index: kept)
+    monkeypatch.setattr(cublaslt_launch, "_workspace", lambda index: kept)
     launch = kernel.for_call(args).load(Config(ALGORITHM=1), Problem({}), None).launch
     launch(*args)
     assert len(taken.sizes) == 2
-
-
-def test_workspaces_of_streams_do_not_pile_up(kernel: cublaslt.CublasLt, dll: Any) -> None:
-    kept = cublaslt_launch._workspaces(0)
-    kept.update(dict.fromkeys(range(100, 100 + cublaslt_launch.KEPT_WORKSPACES)))
-    args = arguments(*map(OnGpu, (torch.randn(6, 8), torch.randn(8, 4))))
-    kernel.for_call(args).load(Config(ALGORITHM=1), Problem({}), None).launch(*args)
-    assert list(kept) == [STREAM]
 
 
 def test_biases_do_not_pile_up(dll: Any) -> None:

@@ -92,7 +92,7 @@ int cublasLtMatmul(void *handle, void *of, const void *alpha, const void *a, voi
   float *out = d;
   if (handle != (void *)0x1234 || c != d || of_c != of_d || *(float *)alpha != 1 || *(float *)beta != 0) return 7;
   last_algorithm = (int)algo->data[0];
-  if (algo->data[0] / 1000 != 7 || algo->data[7] != 42 || stream != (void *)77) return 7;
+  if (algo->data[0] / 1000 != 7 || algo->data[7] != 42 || (stream && stream != (void *)77)) return 7;
   if (algo->data[0] % 100 == 2 ? !workspace || !workspace_bytes : workspace || workspace_bytes) return 7;
   uint64_t m = desc->transa ? la->columns : la->rows, k = desc->transa ? la->rows : la->columns;
   uint64_t n = desc->transb ? lb->rows : lb->columns;

@@ -231,8 +231,8 @@ def test_an_algorithm_of_cublaslt_serves_calls_that_lie_otherwise(dtype: Any) ->
 
 
 def test_launches_that_share_a_workspace_follow_each_other_and_graphs_have_their_own() -> None:
-    """Of every algorithm that takes one: two graphs on streams of their own and two threads on a third, each with other
-    matrices."""
+    """Of every algorithm that takes one: two graphs on streams of their own and two threads on the default stream, each
+    with other matrices."""
     b = normal(256, 16384, dtype=torch.bfloat16).mT
     lefts = [normal(64, 16384, dtype=torch.bfloat16) for _ in range(4)]
     args, exact = arguments(lefts[0], b), [reference(a, b) for a in lefts]
@@ -242,7 +242,7 @@ def test_launches_that_share_a_workspace_follow_each_other_and_graphs_have_their
         alone = settled(launch, args, lambda *_: None)  # which fails below
         assert alone is not None
         graphs, found = list[Any](), found + (algorithm.workspace_bytes > 0)
-        streams = [torch.cuda.Stream() for _ in range(3)]
+        streams = [torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.default_stream()]
         for a in lefts[:2]:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
@@ -269,6 +269,20 @@ def test_launches_that_share_a_workspace_follow_each_other_and_graphs_have_their
             worst = max(off(result, exact[which]) for result in results)
             assert worst < ALLOWED[torch.bfloat16], (number, which, worst)
     assert found, "no algorithm takes a workspace: nothing was tested"
+
+
+def test_a_call_leaves_nothing_in_the_memory_of_graphs_to_come() -> None:
+    """torch.compile with `reduce-overhead` makes the first call there, on a stream of its own, and looks."""
+    a, b = normal(64, 16384, dtype=torch.bfloat16), normal(256, 16384, dtype=torch.bfloat16).mT
+    bound = cublaslt.CublasLt().for_call(arguments(a, b))
+    for number in range(len(bound._listed.algorithms)):
+        launch, pool = bound.load(Config(ALGORITHM=number), Problem({}), None).launch, torch.cuda.MemPool()
+        with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.use_mem_pool(pool):
+            launch(*arguments(a, b))
+        torch.cuda.synchronize()
+        blocks = [block for segment in pool.snapshot() for block in segment["blocks"]]
+        assert blocks, "it took nothing of it: nothing was tested"
+        assert not [block for block in blocks if block["state"] == "active_allocated"], number
 
 
 def test_the_library_says_how_its_algorithms_are_configured() -> None:

@@ -471,6 +471,9 @@ def test_whose_calls_are_longer_than_the_librarys_serves_none_where_another_is_a
     )  # fmt: skip
     assert served(*measured) == ("switched", "lt0")
     assert served(*measured, reluctant=["switched"]) == ("switched", "lt0")
+    # of those that are as quick as the library the fastest may be a little longer to call: the winner is more so
+    theirs, fast, other = trial("torch", 8.0, 11.0), trial("fast", 4.0, 11.165), trial("other", 5.0, 11.08)
+    assert served(theirs, fast, other) == ("fast", "other")
 
 
 def test_of_algorithms_that_are_quicker_to_call_the_fastest_serves_and_no_slow_kernel() -> None:
@@ -491,6 +494,9 @@ def test_who_switches_a_setting_for_each_call_serves_none_where_another_is_as_qu
     quick = trial("quick", 7.9, 10.2)
     assert served(theirs, trial("switched", 7.0, 10.0), quick, reluctant=["switched"]) == ("switched", "quick")
     assert served(theirs, trial("switched", 7.99, 10.0), reluctant=["switched"]) == ("torch", "torch")
+    # its calls are clearly shorter than those of the fastest that are as quick as any, and not than the quickest's
+    others = trial("near", 7.1, 9.6), trial("quickest", 7.2, 9.3)
+    assert served(theirs, trial("switched", 7.0, 9.0), *others, reluctant=["switched"]) == ("switched", "near")
     # of those as fast on the GPU it is taken last
     assert served(theirs, trial("switched", 7.0), trial("quick", 7.01), reluctant=["switched"])[0] == "quick"
     assert served(theirs, trial("switched", 7.0), trial("quick", 7.01))[0] == "switched"
@@ -503,6 +509,9 @@ def test_a_candidate_says_that_it_switches_a_setting() -> None:
     options = {"args": ["x"], "key": ["x"], "eager": True, "policy": "search", "isolate": False}
     choice = choose("mm", ways, clock=HostClock(seconds, 0.001, calls_us=calls), **options).choice(1)
     assert (choice.config, choice.called) == (Config(by="switched"), LIBRARY)
+    for space in (Space(SPLIT=[1]), lambda problem, device: Space()):
+        with pytest.raises(BadInput, match="candidate 'switched' is reluctant and has a space"):
+            choose("mm", {"torch": torch, "switched": replace(way, space=space)}, **options)
 
 
 def test_who_serves_calls_is_stored_and_in_tables(tmp_path: Path) -> None:

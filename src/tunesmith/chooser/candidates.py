@@ -58,7 +58,8 @@ class Candidate:
         """What a user gave: a Candidate, a tuned kernel, a Kernel, or anything that can be called.
 
         Raises:
-            BadInput: for something else, and for a kernel with other parameters than the operation.
+            BadInput: for something else, for a kernel with other parameters than the operation, and for a reluctant one
+                with knobs.
         """
         if isinstance(given, Candidate):
             made = given
@@ -75,6 +76,11 @@ class Candidate:
             raise BadInput(
                 f"candidate {name!r} takes ({', '.join(found)}), the operation ({', '.join(wanted)}): "
                 "wrap it by returning(kernel, call)"
+            )
+        if made.reluctant and not (isinstance(made.space, Space) and not made.space.knobs):
+            raise BadInput(
+                f"candidate {name!r} is reluctant and has a space: only one without knobs may be reluctant; make one "
+                "of each Config"
             )
         return made
 

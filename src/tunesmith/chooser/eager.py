@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -14,7 +15,11 @@ from tunesmith.errors import BadInput
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 #: of what traces a program, which takes any operator
 _TRACED = (FakeTensor, FunctionalTensor)
-_modes, _autocast = torch._C._len_torch_dispatch_stack, torch._C._is_any_autocast_enabled
+#: How many dispatch modes are on. Those of torch's own, as of `make_fx` and fake tensors, no guard of its tells.
+modes = torch._C._len_torch_dispatch_stack
+_autocast = torch._C._is_any_autocast_enabled
+#: whether one sees operators before autograd does: they are on a stack of their own
+_earlier = partial(torch._C._dispatch_tls_is_dispatch_key_included, torch._C.DispatchKey.PreDispatch)
 dual: Any = forward_ad  # whose level is not in torch's own types
 _STRIDED, _tracing = torch.strided, torch._C._get_tracing_state
 _grad, _transform = torch.is_grad_enabled, torch._C._functorch.peek_interpreter_stack
@@ -35,7 +40,7 @@ def is_eager(*tensors: Any) -> bool:
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 return False
-    return not (_modes() or _autocast() or _transform() or _tracing()) and dual._current_level < 0
+    return not (modes() or _autocast() or _transform() or _tracing() or _earlier()) and dual._current_level < 0
 
 
 def is_torchs(*tensors: Any) -> bool:

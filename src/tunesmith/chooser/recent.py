@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 
-from tunesmith.chooser.eager import PLAIN, dual
+from tunesmith.chooser.eager import PLAIN, dual, modes
 from tunesmith.options import scoped_policy
 
 T = TypeVar("T")
@@ -26,7 +26,8 @@ class Recent(Generic[T]):
 
     Its identity says where to look, and nothing else: what is found there is used where torch's guards hold for the
     call's tensors. They see types, dtypes, devices, sizes, strides and dispatch keys, and with these whether autograd,
-    autocast, a transform or a mode sees the call. All calls have as many tensors, the one that comes again last.
+    autocast or a transform sees the call; modes are asked for. All calls have as many tensors, the one that comes again
+    last.
 
     Attributes:
         found: entries by that one's identity, for who has no time for `find`, which says what else has to hold.
@@ -63,6 +64,7 @@ class Recent(Generic[T]):
                 and allowed() == was
                 and scoped_policy.get() is policy
                 and dual._current_level < 0
+                and not modes()
             ):
                 return known
         return None

@@ -82,9 +82,13 @@ def quickest_to_call(
         return quick
     mine, winners = taken[quick.config], taken[winner.config]
     if winner.config in reluctant:
-        return winner if winners[0] * AS_QUICK < mine[0] and winners[2] < mine[1] else quick
+        others = [taken[t.config] for t in able]
+        clearly = all(winners[0] * AS_QUICK < ratio and winners[2] < low for ratio, low, _ in others)
+        return winner if clearly else quick
+    if winners[0] > 1 + margin and winners[1] > 1:  # than the library's, beyond doubt: `quick` is within the margin
+        return quick
     as_fast = (quick.level_s or math.inf) <= (1 + margin) * (winner.level_s or 0.0)
-    gain = 1 + margin if as_fast or quick is library or winners[0] > 1 + margin else AS_QUICK
+    gain = 1 + margin if as_fast or quick is library else AS_QUICK
     return quick if mine[0] * gain < winners[0] and mine[2] < winners[1] else winner
 
 

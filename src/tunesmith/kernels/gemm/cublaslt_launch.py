@@ -12,8 +12,6 @@ from tunesmith.kernels.gemm.memory import fresh
 
 #: Of workspace that an algorithm may take: what NVIDIA recommends for Hopper, and torch gives cuBLAS there.
 WORKSPACE_BYTES = 32 << 20
-#: Streams of a device whose workspace is kept.
-KEPT_WORKSPACES = 8
 
 
 def launcher(
@@ -53,20 +51,17 @@ def launcher(
 
     if usual is not None and not algorithm.workspace_bytes:
         return plain
-    needed, capturing = algorithm.workspace_bytes, torch._C._cuda_isCurrentStreamCapturing
-    kept, whole_space = _workspaces(index), fresh((WORKSPACE_BYTES,), torch.int8, device)
-    graphs_space = fresh((needed,), torch.int8, device)
+    needed, kept = algorithm.workspace_bytes, _workspace(index)
+    whole_space, streams_space = (fresh((size,), torch.int8, device) for size in (WORKSPACE_BYTES, needed))
 
     def whole(a: Any, b: Any, bias: Any = None) -> Any:
         at_a, at_b, at_bias = a.data_ptr(), b.data_ptr(), 0 if bias is None else bias.data_ptr()
         if otherwise is not None and ((at_a | at_b | at_bias) & mask or (elsewhere and here() != index)):
             return otherwise(a, b, bias)
         c, mine = output(), described(at_bias)
-        to, stream, workspace, mine_alone = at(c.data_ptr()), stream_of(index), None, False
+        to, stream, workspace = at(c.data_ptr()), stream_of(index), None
         if needed:
-            # The default stream, 0, is never captured. Who replays a graph may do so beside this stream's launches.
-            mine_alone = stream and capturing()
-            workspace = graphs_space() if mine_alone else kept.pop(stream, None)
+            workspace = streams_space() if stream else kept.pop(stream, None)
             if workspace is None:
                 workspace = whole_space()
         status = matmul(
@@ -75,9 +70,7 @@ def launcher(
         )  # fmt: skip
         if status:
             raise product.failure(status)
-        if needed and not mine_alone:
-            if len(kept) >= KEPT_WORKSPACES:
-                kept.clear()
+        if needed and not stream:
             kept[stream] = workspace
         return c
 
@@ -85,10 +78,14 @@ def launcher(
 
 
 @cache
-def _workspaces(index: int) -> dict[int, Any]:
-    """Of a device's streams, the workspace that their next launch takes, and puts back when it is queued.
+def _workspace(index: int) -> dict[int, Any]:
+    """Of a device's default stream, 0, the workspace that its next launch takes, and puts back when it is queued.
 
     Launches of one stream follow each other, and so may use one. Who takes it while another thread has it finds none,
     and makes one: what two launches of a stream that are queued at once use is not the same.
+
+    Other streams' launches have one each. A graph may be captured there, or called for the first time in the memory of
+    graphs to come, as torch.compile does with `reduce-overhead`: that fails where anything stays in it. The graph's
+    launches may run beside the stream's, too.
     """
     return {}
