@@ -90,7 +90,7 @@ def _time_beside(state: Evaluation, trials: Mapping[Config, Trial], asked: Seque
         launches = {config: executable.launch for config, executable in loaded.items()}
         found = call_in_turn(
             state.own_clock, launches, library, many, len(earlier), state.at, lambda: state.out_of_time,
-            state.effort.seed,
+            state.effort.seed, state.effort.through,
         )  # fmt: skip
     mine = found.pop(library, None)
     if isinstance(mine, Failed):

@@ -100,6 +100,17 @@ def settling(launch: Callable[..., Any], settle: Settle) -> Callable[..., Any]:
     return launch
 
 
+def seeing_captures(launch: Callable[..., Any]) -> Callable[..., Any]:
+    """Say of a settled launch that it hands arrays to `otherwise` while torch captures a CUDA graph."""
+    cast(Any, launch).sees_captures = True
+    return launch
+
+
+def sees_captures(launch: Callable[..., Any]) -> bool:
+    """Whether that was said of it."""
+    return getattr(launch, "sees_captures", False)
+
+
 def settled(
     launch: Callable[..., Any], args: Sequence[Any], otherwise: Callable[..., Any], turned: bool = False
 ) -> Callable[..., Any] | None:

@@ -19,7 +19,7 @@ from typing import Any
 from tunesmith import untuned
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, TunesmithWarning
-from tunesmith.kernel import settled, settling
+from tunesmith.kernel import seeing_captures, sees_captures, settled, settling
 from tunesmith.options import options
 
 #: Different (kernel, Problem) pairs that are kept apart; what comes later is counted under the kernel alone.
@@ -117,7 +117,7 @@ def counted(
             count.calls += 1
             return inner(*arrays)
 
-        return count_and_launch
+        return seeing_captures(count_and_launch) if sees_captures(inner) else count_and_launch
 
     return settling(launch_and_count, settle)
 

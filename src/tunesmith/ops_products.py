@@ -10,6 +10,7 @@ import torch
 
 from tunesmith.backends.call import CallExecutable
 from tunesmith.chooser import Candidate, Chooser, LibraryCall, choose, returning
+from tunesmith.chooser.recent import remembered
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.problem import Problem
@@ -151,7 +152,7 @@ def _choose(kind: str, candidates: dict[str, Any], **more: Any) -> Chooser:
         f"linear_{kind}", {"torch": Candidate(torchs), **candidates}, args=_by_torch, reference=_reference,
         key=["batch", "M", "N", "K", "activation", "out", "precision"], strides=["a", "b"], dims=["M", "N", "K"],
         flags={**gemm.kernel.flags, "b.strides": "1x"}, settings=None, policy="lookup", most=TRIED, depends=["torch"],
-        isolate=False, eager=True, **more,
+        isolate=False, eager=remembered, **more,
     )  # fmt: skip
     made.use_table(Packaged("tunesmith.kernels", f"linear_{kind}"))  # by exact sizes: others are torch's
     return made

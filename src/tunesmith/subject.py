@@ -16,6 +16,7 @@ from tunesmith.core.space import Space
 from tunesmith.core.stopping import CONFIDENCE, MARGIN
 from tunesmith.kernel import Around, Kernel
 from tunesmith.measure.bench import LocalBench
+from tunesmith.measure.calls import Through
 from tunesmith.measure.check import Check
 from tunesmith.measure.inputs import WrittenSlice
 from tunesmith.measure.pick import Pick, Verdict, pick
@@ -95,6 +96,8 @@ class Effort:
         near: of the strategy that starts from them, solved Problems beside those of the store.
         ties: whether launches are spent on proving who is as good as the fastest.
         eager: whether what a call takes back to back, the host's part counted, has a say too.
+        through: of a launch that takes a call's arrays alone, and the arrays of some calls, makes what callers go
+            through to it when these come again. A launch whose device is busy meanwhile can spare the time it takes.
         reluctant: who is not to serve calls one by one where another is as quick, as a call of it disturbs others.
     """
 
@@ -113,6 +116,7 @@ class Effort:
     ties: bool = True
     first: tuple[Config, ...] = ()
     eager: bool = False
+    through: Through | None = None
     reluctant: frozenset[Config] = frozenset()
 
     def verdict(self, trials: Sequence[Trial], incumbent: Config | None = None) -> Verdict | None:

@@ -18,7 +18,7 @@ from tunesmith import Config, Problem
 from tunesmith.backends.c_compiler import compiler
 from tunesmith.core.device import known_device
 from tunesmith.errors import BadInput, DeviceError, MissingEngine, TunesmithWarning
-from tunesmith.kernel import settled
+from tunesmith.kernel import sees_captures, settled
 from tunesmith.kernels.gemm import arguments, cublaslt, cublaslt_launch, reference
 from tunesmith.kernels.gemm.cublaslt_api import DTYPES, KEPT_BIASES, Library, Product, Result, address
 from tunesmith.kernels.strides import KEPT_STRIDES
@@ -102,7 +102,13 @@ class OnGpu:
 
 
 @pytest.fixture
-def kernel(dll: Any, monkeypatch: pytest.MonkeyPatch) -> cublaslt.CublasLt:
+def captured() -> list[bool]:
+    """Whether torch captures a graph."""
+    return [False]
+
+
+@pytest.fixture
+def kernel(dll: Any, captured: list[bool], monkeypatch: pytest.MonkeyPatch) -> cublaslt.CublasLt:
     """As it is launched, with torch's CUDA functions replaced."""
     empty = torch.empty
     monkeypatch.setattr(cublaslt, "_dll", lambda: dll)
@@ -110,6 +116,7 @@ def kernel(dll: Any, monkeypatch: pytest.MonkeyPatch) -> cublaslt.CublasLt:
     monkeypatch.setattr(torch, "empty", lambda shape, dtype, device: empty(shape, dtype=dtype))
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: captured[0], raising=False)
     for name in ("mm", "addmm"):
         monkeypatch.setattr(torch, name, on_inner(getattr(torch, name)))
     for cached in (cublaslt._library, cublaslt_launch._workspace):
@@ -203,7 +210,7 @@ def test_launches_for_strides_do_not_pile_up(dll: Any, kernel: cublaslt.CublasLt
 @pytest.mark.parametrize("number", [0, 1])  # without a workspace, with one
 @pytest.mark.parametrize("biased", [False, True])
 def test_calls_that_are_alike_are_launched_by_their_addresses(
-    dll: Any, kernel: cublaslt.CublasLt, number: int, biased: bool
+    dll: Any, kernel: cublaslt.CublasLt, captured: list[bool], number: int, biased: bool
 ) -> None:
     w, more = torch.randn(4, 8), (torch.randn(4),) if biased else ()
     args = arguments(*map(OnGpu, (torch.randn(6, 8), w.T, *more)))
@@ -220,6 +227,10 @@ def test_calls_that_are_alike_are_launched_by_their_addresses(
         assert alone(*map(OnGpu, (misaligned, given, *more))) == "otherwise"
         if biased:
             assert alone(*map(OnGpu, (torch.randn(6, 8), given, torch.randn(5)[1:]))) == "otherwise"
+        captured[0] = True  # where a Choice may have another Config
+        assert alone(*map(OnGpu, (torch.randn(6, 8), given, *more))) == "otherwise"
+        captured[0] = False
+        assert sees_captures(alone)
 
 
 def test_calls_on_another_device_and_what_is_misaligned_get_no_shorter_launch(

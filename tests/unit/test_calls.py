@@ -25,7 +25,7 @@ from tunesmith.core.outcome import Calls, Choice, choice_from_data, choice_to_da
 from tunesmith.core.problem import Problem
 from tunesmith.dispatch import Call
 from tunesmith.errors import BadInput, TunesmithWarning
-from tunesmith.kernel import Run, settled, settling
+from tunesmith.kernel import Run, seeing_captures, settled, settling
 from tunesmith.measure.calls import call_in_turn, copies
 from tunesmith.measure.pick import pick
 from tunesmith.store import default_store
@@ -232,6 +232,19 @@ def test_a_shorter_launch_is_that_of_what_serves_calls(arrays: int, monkeypatch:
     assert settled(nothing, given, lambda *_: "otherwise") is None
 
 
+def test_what_looks_at_captures_itself_is_launched_without_another_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    Capture.of_torch(monkeypatch)
+    inner = seeing_captures(lambda a, b: "alone")
+    calls = CallExecutable(Config(by="b"), settling(lambda *args: "called", lambda args, otherwise, turned: inner))
+    graphs = CallExecutable(Config(by="a"), lambda *args: "in graphs")
+    launch = ByCapture.of(
+        graphs, calls, Call((1,), Problem({"x": 1}), Problem({"x": 1}), (), (), ("cuda:0",)), True, set()
+    ).launch
+    assert settled(launch, (1, 2), lambda *_: "otherwise") is not inner  # what serves graphs was not launched yet
+    launch(1, 2)
+    assert settled(launch, (1, 2), lambda *_: "otherwise") is inner
+
+
 def test_a_call_on_the_cpu_asks_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     Capture.of_torch(monkeypatch).on = True
     launched: list[str] = []
@@ -260,6 +273,38 @@ def test_calls_that_come_again_are_timed_as_they_are_launched_then() -> None:
     found = call_in_turn(Listed(), launches, LIBRARY, many, 0, "now", lambda: False)
     assert len(found) == 2
     assert set(seen) == {(2, "shorter"), (2, "whole 1 5 None 7"), (4, "whole 0 5 None 7"), (4, "whole 1 5 None 7")}
+
+
+def test_calls_are_timed_with_what_callers_go_through() -> None:
+    """Whose launch is as short as the library's is the shorter one where the host has time to spare."""
+    np = pytest.importorskip("numpy")
+    many, seen = [(np.full(2, i), np.full(2, 5), None, 7) for i in range(2)], list[tuple[int, str]]()
+
+    class Listed:
+        def back_to_back(self, launch: Callable[..., Any], many: Sequence[Sequence[Any]], number: int) -> float:
+            seen.extend((len(args), launch(*args)) for args in many)
+            return 10 * US
+
+    def through(run: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Callable[..., Any]:
+        assert [[one[0] for one in call] for call in calls] == [[0, 5], [1, 5]]
+        return lambda *arrays: f"through {run(*arrays)}"
+
+    def launch(a: Any, b: Any, bias: Any, n: int) -> str:
+        return f"whole {bias} {n}"
+
+    short = settling(lambda *args: "long", lambda args, otherwise, turned: lambda a, b: "short")
+    call_in_turn(Listed(), {LIBRARY: short, Config(by="x"): launch}, LIBRARY, many, 0, "now", lambda: False, 0, through)
+    assert set(seen) == {(2, "through short"), (2, "through whole None 7")}
+
+
+def test_what_callers_go_through_is_the_look_up_of_remembered_calls() -> None:
+    torch = pytest.importorskip("torch")
+    from tunesmith.chooser.recent import remembered
+
+    calls = [(torch.ones(2, 3), torch.full((3, 4), float(i))) for i in range(3)]
+    call = remembered(torch.mm, calls)
+    for a, b in [*calls, (torch.ones(5, 3), torch.ones(3, 1))]:
+        assert torch.equal(call(a, b), a @ b)
 
 
 def test_long_kernels_are_left_alone() -> None:

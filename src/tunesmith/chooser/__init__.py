@@ -34,6 +34,7 @@ from tunesmith.declaration import Declaration, Frontend, MakeInputs
 from tunesmith.dispatch import Call
 from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithWarning, unknown
 from tunesmith.kernel import Clock, Executable
+from tunesmith.measure.calls import Through
 from tunesmith.subject import Subject
 from tunesmith.tuned import TunedKernel
 
@@ -73,7 +74,7 @@ def choose(
     depends: Sequence[str] | None = None,
     writes: Sequence[str] = (),
     isolate: bool | None = None,
-    eager: bool = False,
+    eager: bool | Through = False,
 ) -> Chooser:
     """Make one function of several ways of doing an operation: for each Problem the fastest of them is called.
 
@@ -100,7 +101,8 @@ def choose(
             put back before each launch of a search.
         eager: whether the operation is called from Python one by one, and not only in a CUDA graph: on a GPU what calls
             take back to back is then measured too, where the library takes less than 100 µs. Where they wait for the
-            host, two serve: in a graph who is fastest on the GPU, calls outside of one who is quickest to call.
+            host, two serve: in a graph who is fastest on the GPU, calls outside of one who is quickest to call. A
+            function says what callers go through to a launch (`Effort.through`), and is timed with it.
 
     Raises:
         BadInput: for no candidates, a library that is none of them, a candidate with other arguments.
@@ -131,7 +133,8 @@ def choose(
         model=Mixed(_no_work, split=alternatives.of, models=models) if models else None,
     )(alternatives)  # fmt: skip
     reluctant = frozenset(Config({BY: one}) for one, candidate in made.items() if candidate.reluctant)
-    effort = replace(usual.declared.effort, eager=eager, reluctant=reluctant)
+    through = None if isinstance(eager, bool) else eager
+    effort = replace(usual.declared.effort, eager=bool(eager), through=through, reluctant=reluctant)
     declared = replace(usual.declared, effort=effort)
     return Chooser(alternatives, declared, reference)
 

@@ -11,7 +11,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.outcome import Resources
 from tunesmith.decide import REMEMBERED
 from tunesmith.dispatch import Call, is_array
-from tunesmith.kernel import Executable, settled, settling
+from tunesmith.kernel import Executable, sees_captures, settled, settling
 from tunesmith.measure.allowed import captures_spared
 
 
@@ -68,8 +68,8 @@ class ByCapture:
 
         def settle(args: Sequence[Any], otherwise: Callable[..., Any], turned: bool) -> Callable[..., Any] | None:
             inner = settled(called, args, otherwise, turned)
-            if inner is None:
-                return None
+            if inner is None or (sees_captures(inner) and not cold):
+                return inner
 
             def of_two(a: Any, b: Any) -> Any:
                 return otherwise(a, b) if cold or (stream_of(index) and capturing()) else inner(a, b)

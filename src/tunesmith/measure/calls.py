@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Calls, Failed, Trial
@@ -17,6 +17,8 @@ from tunesmith.measure.failure import attempt
 from tunesmith.measure.gpu_clock import L2_TIMES, USUAL_L2_BYTES
 from tunesmith.measure.memory import Twin, free_bytes, n_bytes, place_of, readable
 
+#: (a launch that takes a call's arrays alone, arrays of calls) → what callers of such calls go through to it
+Through: TypeAlias = "Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Callable[..., Any]]"
 #: Calls are timed so long at once ...
 STRETCH_S = 2e-3
 #: ... and are never more than this
@@ -163,7 +165,7 @@ def _twins(arguments: Mapping[str, Any], turning: Mapping[str, Any], number: int
 
 def call_in_turn(
     clock: Any, launches: Mapping[Config, Callable[..., Any]], library: Config, many: Sequence[Sequence[Any]],
-    first: int, at: str, over: Callable[[], bool], seed: int = 0,
+    first: int, at: str, over: Callable[[], bool], seed: int = 0, through: Through | None = None,
 ) -> dict[Config, Calls | Failed]:  # fmt: skip
     """Time calls of each back to back in several rounds, in random order within a round: of the launch that such calls
     have when they come again.
@@ -174,13 +176,14 @@ def call_in_turn(
         many: arguments by position, alike, gone through in turn.
         first: the first round's number. at: when the search began.
         over: whether the time is up: no new round is begun then.
+        through: what callers go through to a launch (`Effort`); all are timed with it.
 
     Returns:
         What failed; and the others' seconds, unless the time was up before there were enough rounds.
     """
     failed: dict[Config, Calls | Failed] = {}
     taken: dict[Config, list[float]] = {config: [] for config in launches}
-    again = {config: _again(launch, many) for config, launch in launches.items()}
+    again = {config: _again(launch, many, through) for config, launch in launches.items()}
 
     def seconds(config: Config, number: int) -> float:
         """0 for one that fails."""
@@ -215,18 +218,26 @@ def call_in_turn(
 
 
 def _again(
-    launch: Callable[..., Any], many: Sequence[Sequence[Any]]
+    launch: Callable[..., Any], many: Sequence[Sequence[Any]], through: Through | None
 ) -> tuple[Callable[..., Any], Sequence[Sequence[Any]]]:
-    """(the shorter launch for calls that are alike, their arrays); as they are given where there is none."""
+    """(the shorter launch for calls that are alike, with what callers go through; the calls' arrays). Everything as it
+    is given, where there is neither."""
+    places = [place for place, value in enumerate(many[0]) if is_array(value)]
+    rest = tuple(many[0][len(places) :])
+
+    def first(*arrays: Any) -> Any:
+        return launch(*arrays, *rest)
 
     def whole(*arrays: Any) -> Any:
         left = iter(arrays)
         return launch(*[next(left) if is_array(value) else value for value in many[0]])
 
-    alone = settled(launch, many[0], whole)
-    if alone is None:
+    general = first if places == list(range(len(places))) else whole
+    alone = settled(launch, many[0], general)
+    if alone is None and through is None:
         return launch, many
-    return alone, [tuple([value for value in args if is_array(value)]) for args in many]
+    calls = [tuple([args[place] for place in places]) for args in many]
+    return (alone or general) if through is None else through(alone or general, calls), calls
 
 
 def _is_far(mine: Sequence[float], librarys: Sequence[float]) -> bool:

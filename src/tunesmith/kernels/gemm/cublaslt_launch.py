@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from tunesmith.backends.triton.devices import only_device
+from tunesmith.kernel import seeing_captures
 from tunesmith.kernels.gemm.cublaslt_api import Product, Result, address
 from tunesmith.kernels.gemm.memory import fresh
 
@@ -24,23 +25,26 @@ def launcher(
 
     Args:
         shape: of the result.
-        otherwise: is given what is not aligned to 16 bytes, and calls while another device is current; without it
-            these are the caller's business.
+        otherwise: is given what is not aligned to 16 bytes, and calls while another device is current or a stream is
+            captured; without it these are the caller's business.
     """
     import torch
 
     (matmul, handle, one, of_a, of_b, zero, of_d, how, size), index = product.ready(algorithm), device.index
     mask, elsewhere = 15 if otherwise else 0, bool(otherwise) and not only_device()
     output, here, stream_of = fresh(shape, dtype, device), torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
-    at, described = address, product.described
+    at, described, capturing = address, product.described, torch._C._cuda_isCurrentStreamCapturing
     usual = None if product.biased else described(0).argument
 
     def plain(a: Any, b: Any, bias: Any = None) -> Any:
         at_a, at_b = a.data_ptr(), b.data_ptr()
         if otherwise is not None and ((at_a | at_b) & mask or (elsewhere and here() != index)):
             return otherwise(a, b, bias)
+        stream = stream_of(index)
+        if stream and otherwise is not None and capturing():  # the default stream, 0, never is
+            return otherwise(a, b, bias)
         c = output()
-        to, stream = at(c.data_ptr()), stream_of(index)
+        to = at(c.data_ptr())
         status = matmul(
             handle, usual, one, at(at_b), of_a, at(at_a), of_b, zero, to, of_d, to, of_d, how, None, size,
             at(stream) if stream else None,
@@ -50,7 +54,7 @@ def launcher(
         return c
 
     if usual is not None and not algorithm.workspace_bytes:
-        return plain
+        return seeing_captures(plain) if otherwise else plain
     needed, kept = algorithm.workspace_bytes, _workspace(index)
     whole_space, streams_space = (fresh((size,), torch.int8, device) for size in (WORKSPACE_BYTES, needed))
 
@@ -58,8 +62,11 @@ def launcher(
         at_a, at_b, at_bias = a.data_ptr(), b.data_ptr(), 0 if bias is None else bias.data_ptr()
         if otherwise is not None and ((at_a | at_b | at_bias) & mask or (elsewhere and here() != index)):
             return otherwise(a, b, bias)
+        stream = stream_of(index)
+        if stream and otherwise is not None and capturing():
+            return otherwise(a, b, bias)
         c, mine = output(), described(at_bias)
-        to, stream, workspace = at(c.data_ptr()), stream_of(index), None
+        to, workspace = at(c.data_ptr()), None
         if needed:
             workspace = streams_space() if stream else kept.pop(stream, None)
             if workspace is None:
@@ -74,7 +81,7 @@ def launcher(
             kept[stream] = workspace
         return c
 
-    return whole
+    return seeing_captures(whole) if otherwise else whole
 
 
 @cache
