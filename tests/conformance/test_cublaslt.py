@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,8 @@ def kernel(dll: Any, captured: list[bool], monkeypatch: pytest.MonkeyPatch) -> c
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: STREAM, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: captured[0], raising=False)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: None)
+    monkeypatch.setattr(cublaslt_launch, "_thread", threading.local())
     for name in ("mm", "addmm"):
         monkeypatch.setattr(torch, name, on_inner(getattr(torch, name)))
     for cached in (cublaslt._library, cublaslt_launch._workspace):
@@ -250,6 +253,40 @@ def test_calls_on_another_device_and_what_is_misaligned_get_no_shorter_launch(
     assert settled(launch, misaligned, lambda *_: "otherwise") is None
     apart = arguments(*map(OnGpu, (torch.randn(12, 16)[::2, ::2], b)))
     assert settled(launch, apart, lambda *_: "otherwise") is None  # torch's
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_thread_that_has_not_used_the_gpu_yet_is_given_its_context(
+    dll: Any, kernel: cublaslt.CublasLt, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library fails without one, and memory for the result that torch has at hand makes none."""
+    x, w = torch.randn(6, 8), torch.randn(4, 8)
+    args = arguments(*map(OnGpu, (x, w.T)))
+    launch = kernel.for_call(args).load(Config(ALGORITHM=number), Problem({}), None).launch
+    alone = settled(launch, args, lambda *_: "otherwise")
+    assert alone is not None
+    missing, made = ctypes.c_int.in_dll(dll, "no_context"), list[Any]()
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: setattr(missing, "value", 0))
+
+    def in_thread(run: Any) -> None:
+        try:
+            made.append(run())
+        except DeviceError as error:
+            made.append(error)
+
+    try:
+        for run in (lambda: alone(*args[:2]), lambda: launch(*args)):
+            missing.value = 1
+            thread = threading.Thread(target=in_thread, args=(run,))
+            thread.start()
+            thread.join()
+            torch.testing.assert_close(made.pop(), x @ w.T)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: None)
+        missing.value = 1
+        in_thread(lambda: launch(*args))  # what fails all the same is said, and not tried for ever
+        assert "cublasStatus_t 13" in str(made.pop())
+    finally:
+        missing.value = 0
 
 
 class Taken:

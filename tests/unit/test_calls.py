@@ -23,10 +23,11 @@ from tunesmith.chooser.candidates import LibraryCall
 from tunesmith.chooser.captured import ByCapture
 from tunesmith.core.outcome import Calls, Choice, choice_from_data, choice_to_data, trial_from_data, trial_to_data
 from tunesmith.core.problem import Problem
+from tunesmith.core.stats import paired_ratio
 from tunesmith.dispatch import Call
 from tunesmith.errors import BadInput, TunesmithWarning
 from tunesmith.kernel import Run, seeing_captures, settled, settling
-from tunesmith.measure.calls import call_in_turn, copies
+from tunesmith.measure.calls import MOST_ROUNDS, ROUNDS, call_in_turn, copies
 from tunesmith.measure.pick import pick
 from tunesmith.store import default_store
 from tunesmith.tables.lines import entry_of
@@ -295,6 +296,26 @@ def test_calls_are_timed_with_what_callers_go_through() -> None:
     short = settling(lambda *args: "long", lambda args, otherwise, turned: lambda a, b: "short")
     call_in_turn(Listed(), {LIBRARY: short, Config(by="x"): launch}, LIBRARY, many, 0, "now", lambda: False, 0, through)
     assert set(seen) == {(2, "through short"), (2, "through whole None 7")}
+
+
+def test_calls_that_may_be_shorter_are_timed_until_that_is_sure() -> None:
+    """A host that others share: in ten rounds a twentieth is not beyond doubt."""
+    draw = random.Random(5)
+    level = {"library": 10 * US, "shorter": 9.4 * US, "as long": 10.02 * US}
+
+    class Noisy:
+        def back_to_back(self, launch: Callable[..., Any], many: Sequence[Sequence[Any]], number: int) -> float:
+            return launch() * draw.uniform(0.85, 1.15)
+
+    launches = {Config(by=name): (lambda seconds=seconds: seconds) for name, seconds in level.items()}
+    library, shorter, other = launches
+    found = call_in_turn(Noisy(), launches, library, [()], 0, "now", lambda: False)
+    rounds = {config: len(calls.seconds) for config, calls in found.items() if isinstance(calls, Calls)}
+    assert rounds[other] == ROUNDS < rounds[shorter] == rounds[library] < MOST_ROUNDS
+    one, two = (found[config] for config in (shorter, library))
+    assert isinstance(one, Calls)
+    assert isinstance(two, Calls)
+    assert paired_ratio(one.seconds, two.seconds)[2] < 1
 
 
 def test_what_callers_go_through_is_the_look_up_of_remembered_calls() -> None:

@@ -18,7 +18,7 @@ from tunesmith.core.space import Space
 from tunesmith.errors import BadInput, DeviceError, MissingEngine, TunesmithWarning
 from tunesmith.kernel import Built, Specialised, settling
 from tunesmith.kernels.gemm.cublaslt_api import Library, Matrix, Product, Result, Wanted
-from tunesmith.kernels.gemm.cublaslt_launch import WORKSPACE_BYTES, launcher
+from tunesmith.kernels.gemm.cublaslt_launch import WORKSPACE_BYTES, entered, launcher
 from tunesmith.kernels.gemm.launch import MATRICES, GemmKernel, Outline
 from tunesmith.kernels.gemm.plan import SAME
 from tunesmith.kernels.strides import Others
@@ -162,6 +162,7 @@ def _product(args: Sequence[Any], asked: Wanted) -> Product:
 
     index = int(args[0].device.index)
     with torch.cuda.device(index):
+        entered(index)
         return Product(_library(index), asked, PROPOSED, WORKSPACE_BYTES)
 
 

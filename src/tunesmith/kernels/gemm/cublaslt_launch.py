@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -45,12 +46,12 @@ def launcher(
             return otherwise(a, b, bias)
         c = output()
         to = at(c.data_ptr())
-        status = matmul(
+        while status := matmul(
             handle, usual, one, at(at_b), of_a, at(at_a), of_b, zero, to, of_d, to, of_d, how, None, size,
             at(stream) if stream else None,
-        )  # fmt: skip
-        if status:
-            raise product.failure(status)
+        ):  # fmt: skip
+            if not entered(index):
+                raise product.failure(status)
         return c
 
     if usual is not None and not algorithm.workspace_bytes:
@@ -71,17 +72,36 @@ def launcher(
             workspace = streams_space() if stream else kept.pop(stream, None)
             if workspace is None:
                 workspace = whole_space()
-        status = matmul(
+        while status := matmul(
             handle, mine.argument, one, at(at_b), of_a, at(at_a), of_b, zero, to, of_d, to, of_d, how,
             None if workspace is None else at(workspace.data_ptr()), size, at(stream) if stream else None,
-        )  # fmt: skip
-        if status:
-            raise product.failure(status)
+        ):  # fmt: skip
+            if not entered(index):
+                raise product.failure(status)
         if needed and not stream:
             kept[stream] = workspace
         return c
 
     return seeing_captures(whole) if otherwise else whole
+
+
+_thread = threading.local()
+
+
+def entered(index: int) -> bool:
+    """Make a GPU's context this thread's; whether that is new, and a launch that failed may go well now.
+
+    Until a thread has used the GPU in some other way it has none, and the library fails: memory for a result that
+    torch had at hand is no such way.
+    """
+    import torch
+
+    mine = _thread.__dict__.setdefault("entered", set[int]())
+    if index in mine:
+        return False
+    mine.add(index)
+    torch.cuda.mem_get_info(index)  # by the runtime, which sees to it; allowed while a graph is captured
+    return True
 
 
 @cache
