@@ -197,7 +197,7 @@ def main() -> None:
     print(write(
         "rows", torch.cuda.get_device_name().split()[-1].lower(),
         protocol=__doc__.partition("\n\n")[2].partition("\n\n")[2].strip(),
-        command="python benchmarks/rows.py", rows=rows, summary=summary,
+        command=f"python benchmarks/rows.py --budget {options.budget:g}", rows=rows, summary=summary,
         versions={package: version(package) for package in packages}, gpu=True, folder=options.folder,
     ))  # fmt: skip
     ahead = {name: ">= 1" for name in summary if "speedup_over_" in name}

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from tunesmith.core.device import Device
-from tunesmith.errors import MissingEngine
+from tunesmith.errors import BadInput, MissingEngine
+
+if TYPE_CHECKING:
+    from tunesmith.backends.cuda import CudaKernel
 
 
 def bindings() -> Mapping[str, str]:
@@ -30,6 +34,39 @@ def missing() -> str:
     except MissingEngine as error:
         return str(error)
     return ""
+
+
+class CudaSource:
+    """What a shipped kernel in CUDA C++ says of itself by its source alone."""
+
+    name: str
+
+    @staticmethod
+    def program() -> CudaKernel:
+        """The kernel as the CUDA backend has it."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        return self.program().fingerprint()
+
+    def environment(self) -> Mapping[str, str]:
+        return self.program().environment()
+
+    def versions(self) -> Mapping[str, str]:
+        """None where it is not installed: it is asked for wherever it may be chosen."""
+        return bindings()
+
+    def on_nvidia(self, found: Device, array: str) -> Device:
+        """The device of an array.
+
+        Raises:
+            BadInput: for one that runs no CUDA.
+        """
+        if found.kind != "cuda":
+            raise BadInput(
+                f"{self.name} is a CUDA kernel, and {array} is on {found.name}; good values: tensors on NVIDIA's"
+            )
+        return found
 
 
 def has_clusters(device: Device) -> bool:

@@ -87,7 +87,7 @@ def _is_aligned(x: Any, number: int, size: int, pitch: int, within: int) -> bool
     return (within == 1 or size <= 1) and apart and x.data_ptr() % PIECE_BYTES == 0
 
 
-class SkinnyKernel:
+class SkinnyKernel(nvidia.CudaSource):
     """The operation of `GemmKernel` for one product of 16-bit floats with up to 64 rows, into an output of their dtype.
 
     A Config is compiled for the number of rows (rounded up), the dtype and the activation. What the kernel can't read,
@@ -96,26 +96,15 @@ class SkinnyKernel:
 
     name, backend, per_problem, knobs = "skinny_gemm", "cuda", True, frozenset(KNOBS)
     signature, specialised = GemmKernel.signature, Specialised(alignment=("a", "b", "bias"))
+    program = staticmethod(program)
 
     def __init__(self) -> None:
         self._args: tuple[Any, ...] = ()
         self._program: CudaKernel | None = None
 
-    def fingerprint(self) -> str:
-        return program().fingerprint()
-
-    def environment(self) -> Mapping[str, str]:
-        return program().environment()
-
-    def versions(self) -> Mapping[str, str]:
-        """None where it is not installed: it is asked for wherever it may be chosen."""
-        return nvidia.bindings()
-
     def device(self, args: Sequence[Any]) -> Device:
         found = GemmKernel().device(args)
-        if args and found.kind != "cuda":
-            raise BadInput(f"{self.name} is a CUDA kernel, and a is on {found.name}; good values: tensors on NVIDIA's")
-        return found
+        return self.on_nvidia(found, "a") if args else found
 
     def dtypes(self) -> Mapping[str, Sequence[str]]:
         return dict.fromkeys(("a", "b"), DTYPES)

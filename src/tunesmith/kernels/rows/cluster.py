@@ -81,7 +81,7 @@ def _shared_bytes(SLOTS: int, REGISTERS: int, THREADS: int) -> int:
     return 16 * THREADS * (SLOTS - REGISTERS)
 
 
-class ClusterKernel:
+class ClusterKernel(nvidia.CudaSource):
     """Softmax along rows: takes x, rows, n and returns y. A Config is compiled for a length of rows and a dtype; rows
     may begin anywhere."""
 
@@ -90,25 +90,14 @@ class ClusterKernel:
         [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("x", "rows", "n")]
     )
     specialised = Specialised()
+    program = staticmethod(program)
 
     def __init__(self) -> None:
         self._bound: _Bound | None = None
 
-    def fingerprint(self) -> str:
-        return program().fingerprint()
-
-    def environment(self) -> Mapping[str, str]:
-        return program().environment()
-
-    def versions(self) -> Mapping[str, str]:
-        """None where it is not installed: it is asked for wherever it may be chosen."""
-        return nvidia.bindings()
-
     def device(self, args: Sequence[Any]) -> Device:
         found = device_of(dict(zip(self.signature.parameters, args, strict=False)))
-        if args and found.kind != "cuda":
-            raise BadInput(f"{self.name} is a CUDA kernel, and x is on {found.name}; good values: tensors on NVIDIA's")
-        return found
+        return self.on_nvidia(found, "x") if args else found
 
     def dtypes(self) -> Mapping[str, Sequence[str]]:
         return {"x": DTYPES}
