@@ -179,6 +179,17 @@ def test_what_cannot_be_read_is_kept_when_it_is_written_over(tmp_path: Path):
     assert path.read_bytes() == ladder([2])
 
 
+def test_what_lies_beside_an_export_is_written_over_where_it_can_be_read(tmp_path: Path):
+    path = put(tmp_path, f"vllm/{MOE}.json.provenance", b'{"triton": "3.5.0"}\n')
+    assert edit.write(path, b'{"triton": "3.6.0"}\n') is None
+    assert path.read_bytes() == b'{"triton": "3.6.0"}\n'
+    for torn in (b'{"triton": ', b"[]", b"\xff"):
+        path.write_bytes(torn)
+        kept = edit.write(path, b"{}\n")
+        assert kept is not None
+        assert kept.read_bytes() == torn
+
+
 def test_readers_never_see_a_part_of_a_file_that_is_written(tmp_path: Path):
     path = put(tmp_path, f"vllm/{MOE}.json", ladder([1]))
     stop, wrong = threading.Event(), list[bytes]()

@@ -15,6 +15,7 @@ from tunesmith.errors import BadInput, unknown
 from tunesmith.files import write_whole
 from tunesmith.tables import aiter_csv, csvtext, formats, jsontext, native
 from tunesmith.tables.check_csv import unusable
+from tunesmith.tables.convert import BESIDE
 from tunesmith.tables.native import Entry, NativeTable
 from tunesmith.tables.resolve import Prefer
 from tunesmith.tables.sheet import Cells, Document, Sheet
@@ -292,7 +293,8 @@ def refuse_other_reading(path: Path, document: Document, like: Sheet, format: st
 
 
 def write(path: Path, data: bytes) -> Path | None:
-    """Write a table whole or not at all. What is there is kept beside it if it, or a row of it, can't be read.
+    """Write a table, or what lies beside one, whole or not at all. What is there is kept beside it if it, or a row of
+    it, can't be read.
 
     Returns:
         Where such a file was kept; `None` where there was none.
@@ -303,16 +305,21 @@ def write(path: Path, data: bytes) -> Path | None:
     kept: Path | None = None
     if path.is_file():
         old = path.read_bytes()
-        try:
-            whole = not any(fault.severity == "error" for fault in formats.parse(path, old).faults)
-        except BadInput:
-            whole = False
-        if not whole:
+        if not _can_be_read(path, old):
             kept = _free(path)
             write_whole(kept, old)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data)
     return kept
+
+
+def _can_be_read(path: Path, data: bytes) -> bool:
+    try:
+        if path.suffix == BESIDE:
+            return isinstance(json.loads(data), dict)
+        return not any(fault.severity == "error" for fault in formats.parse(path, data).faults)
+    except (BadInput, ValueError):
+        return False
 
 
 def add(path: Path, table: NativeTable) -> NativeTable:
