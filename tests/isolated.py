@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from tests.fakes import ScriptedClock
 from tunesmith import Config, Device, Problem
 from tunesmith.answering import MARK, is_guarded
 from tunesmith.backends.call import CallableKernel
+from tunesmith.kernel import Run
 
 
 def scripted() -> ScriptedClock:
@@ -59,6 +60,30 @@ def loud(n: int, *, a: int) -> None:
     os.write(1, b'{"value": {"seconds": 1e-9}}\n')
     if a == 2:
         os.fork()  # both come back
+
+
+class Settling(ScriptedClock):
+    """A clock whose device comes under load, which is then told as what holds it back."""
+
+    screens: ClassVar[Mapping[int, float]] = {1: 50.0}
+
+    def __init__(self) -> None:
+        super().__init__(lambda config: 1e-3 * int(config["a"]))
+        self.limits: set[str] = set()
+
+    def settle(self, run: Run, seconds: float, over: Callable[[], bool]) -> None:
+        assert is_guarded()
+        assert not over()
+        if run.config["a"] == 1:
+            os._exit(3)
+        self.limits.add(f"a={run.config['a']} for {seconds:.0e} s")
+
+
+@tunesmith.autotune(
+    configs=[{"a": 1}, {"a": 2}, {"a": 40}], key=["n"], clock=Settling(), make_inputs=n_inputs, isolate=True
+)
+def loads(n: int, *, a: int) -> None:
+    """Its fastest candidate ends the process under load; the next one does not. The last is 20 times as slow."""
 
 
 @tunesmith.autotune(configs=[{"a": 1}, {"a": 2}, {"a": 3}], key=["n"], clock=scripted(), make_inputs=n_inputs)

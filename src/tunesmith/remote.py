@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from tunesmith.kernel import Built, Clock, Executable, Run
 from tunesmith.measure.bench import Loaded, Ready
 from tunesmith.measure.failure import FailedElsewhere, attempt
 from tunesmith.measure.packing import packed
+from tunesmith.measure.race import OF_CLOCKS
 from tunesmith.processes import resident_bytes
 
 #: importing a program's module and making its inputs may take so long: torch, a CUDA context and gigabytes, with room
@@ -99,6 +100,8 @@ class RemoteBench:
     recipe: Recipe
     tells: bool = False
     notes: list[str] = field(default_factory=list[str])
+    #: what held the device's clock back in the samples so far, where the Clock there knows
+    limits: set[str] = field(default_factory=set[str])
     _folder: TemporaryDirectory[str] | None = None
     _told: Mapping[str, Any] = field(default_factory=dict[str, Any])
     _child: Child | None = None
@@ -160,32 +163,47 @@ class RemoteBench:
             FailedElsewhere: what became of it.
             WorkerLost: when there is no worker any more.
         """
-        return Sample(**self._ask("sample", config))
+        said = self._ask("sample", config)
+        self.limits.update(said["limits"])
+        return Sample(**said["sample"])
+
+    def settle(self, config: Config, seconds: float) -> None:
+        """Bring the device under the load of a candidate, as the worker's Clock knows how.
+
+        Args:
+            seconds: what a launch takes.
+
+        Raises:
+            FailedElsewhere: what became of the candidate.
+            WorkerLost: when there is no worker any more.
+        """
+        self._ask("settle", config, seconds=seconds)
 
     # --- asking ----------------------------------------------------------------------------------
 
-    def _ask(self, what: str, config: Config) -> Any:
+    def _ask(self, what: str, config: Config, **more: Any) -> Any:
         """Have the worker do something with a candidate; one that died beside others gets a second chance alone.
 
         What another wrote where it should not may have been what this one died of.
         """
         others = self._used or bool(self._launched - {config})
-        answer = self._step(what, config)
+        answer = self._step(what, config, more)
         if answer.died and others:
-            answer = self._step(what, config)
+            answer = self._step(what, config, more)
         if answer.failed is not None:
             raise FailedElsewhere(answer.failed)
         return answer.value
 
-    def _step(self, what: str, config: Config) -> Answer:
+    def _step(self, what: str, config: Config, more: Mapping[str, Any]) -> Answer:
         """One step in a live worker, after the steps that it has not done for this candidate."""
         if self._child is None:
             self.begin()
-        steps = ["load", "ready", "sample"]
-        steps = steps[steps.index(what) if config in self._there else 0 : steps.index(what) + 1]
+        before = [] if config in self._there else ["load", "ready"]
+        steps = [*before[: before.index(what) if what in before else None], what]
         answer = Answer(None, 0.0)
         for step in steps:
-            answer = self._call(step, self._request(step, config), LOAD_S if step == "load" else self.recipe.run_s)
+            request = {**self._request(step, config), **(more if step == what else {})}
+            answer = self._call(step, request, LOAD_S if step == "load" else self.recipe.run_s)
             if answer.failed is not None:
                 return answer
             if step == "load":
@@ -282,13 +300,19 @@ class RemoteClock:
     """A Clock whose samples are taken in a worker, by a Clock of the same kind as one here."""
 
     def __init__(self, bench: RemoteBench, local: Clock) -> None:
-        self._bench, self.protocol = bench, local.protocol
-        rounds = getattr(local, "rounds", None)
-        if rounds is not None:
-            self.rounds = int(rounds)
+        self._bench, self.protocol, self.limits = bench, local.protocol, bench.limits
+        if hasattr(local, "settle"):
+            self.settle = self._settle
+        for name in OF_CLOCKS:  # whose samples they are does not depend on the process
+            if hasattr(local, name):
+                setattr(self, name, getattr(local, name))
 
     def sample(self, run: Run) -> Sample:
         return self._bench.sample(run.config)
+
+    def _settle(self, run: Run, seconds: float, over: Callable[[], bool]) -> None:
+        if not over():  # the worker hears no more of it: it takes as long as its Clock takes to settle
+            self._bench.settle(run.config, seconds)
 
 
 def free_bytes() -> int:

@@ -158,7 +158,7 @@ def _to_time_again(
     key = state.subject.key
     stale = [t for t in verdict.ranking if key.stale(t.soft)][:STALE_RERACED]
     since_then = [trial for trial in stored if trial.at > since]
-    stopped = [t for t in unfinished(since_then, state.rule.screens) if t.config in known]
+    stopped = [t for t in unfinished(since_then, state.rule) if t.config in known]
     in_use = [] if state.incumbent is None else [state.incumbent]
     again = dict.fromkeys([*in_use, *(t.config for t in (verdict.ranking[0], *stopped, *stale))])
     return list(again), bool(stale or stopped)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tunesmith.answering import take_time
 from tunesmith.core.config import Config
@@ -189,14 +189,22 @@ def _fails_on_fenced(work: _Work, executable: Executable) -> Failed | None:
 
 
 def sample(config: Mapping[str, Any]) -> Any:
-    """Time one launch of a candidate that is ready; the Sample."""
+    """Time one launch of a candidate that is ready; the `sample`, and the Clock's `limits` so far."""
     [work] = _work
     run = work.runs[Config(config)]
     taken, failure, _ = attempt("launch", lambda: work.clock.sample(run))
     failure = failure or _left_over(work)
     if taken is None or failure is not None:
         return _told(work, failure)
-    return asdict(taken)
+    return {"sample": asdict(taken), "limits": sorted(getattr(work.clock, "limits", ()))}
+
+
+def settle(config: Mapping[str, Any], seconds: float) -> Any:
+    """Bring the device under the load of a candidate that is ready, and a launch of which takes so long."""
+    [work] = _work
+    run, clock = work.runs[Config(config)], cast("Any", work.clock)
+    _, failure, _ = attempt("launch", lambda: clock.settle(run, seconds, lambda: False))
+    return _told(work, failure or _left_over(work))
 
 
 def tell(config: Mapping[str, Any], why: str) -> None:

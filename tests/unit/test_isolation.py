@@ -10,18 +10,22 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from tests import isolated
 
 import tunesmith
-from tunesmith import Config, Failed, Measured
+from tunesmith import Config, Failed, Measured, Problem
 from tunesmith.cli import main
+from tunesmith.core.stopping import Rule
 from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithWarning, WorkerLost
+from tunesmith.measure.clock import WallClock
+from tunesmith.measure.race import rule_for
 from tunesmith.options import options
 from tunesmith.processes import marked
+from tunesmith.remote import Recipe, RemoteBench, RemoteClock
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are watched through /proc")
 
@@ -128,6 +132,24 @@ def test_what_candidates_print_is_no_answer_and_a_fork_does_not_answer_twice() -
     assert outcomes(summary) == dict.fromkeys(range(1, 5), "measured")
     assert summary.choice is not None
     assert summary.choice.median_s == pytest.approx(2e-3)
+
+
+def test_a_race_in_a_worker_is_run_as_the_clock_there_wants_it() -> None:
+    summary = isolated.loads.tune(n=1)
+    found = outcomes(summary)
+    assert found[1][0] == "crash"
+    assert summary.choice is not None
+    assert summary.choice.config["a"] == 2
+    assert summary.choice.conditions == "held back by a=2 for 2e-03 s"
+    [slow] = [trial.outcome for trial in summary.trials if trial.config["a"] == 40]
+    assert isinstance(slow, Measured)
+    assert len(slow.samples) > 1  # its own screens let it into a second round
+
+
+def test_samples_from_a_worker_are_judged_as_those_taken_here() -> None:
+    recipe = Recipe("module:kernel", Config(), cast("Any", None), Problem.parse("n=1"), {}, None, 1.0)
+    there = RemoteClock(RemoteBench(recipe), WallClock())
+    assert rule_for(there, Rule()) == rule_for(WallClock(), Rule()) != Rule()
 
 
 @pytest.mark.parametrize("how", isolated.MEDDLINGS)

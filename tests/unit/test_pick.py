@@ -9,6 +9,7 @@ from tests.fakes import ScriptedClock
 
 from tunesmith import Config, Measured, Resources, Sample, Trial, autotune
 from tunesmith.core.outcome import Choice, choice_from_data, choice_to_data
+from tunesmith.core.stopping import Rule
 from tunesmith.errors import BadInput
 from tunesmith.measure.pick import pick, unfinished
 from tunesmith.tuned import TunedKernel
@@ -143,8 +144,9 @@ def test_the_verdict_says_within_what_the_best_is_known_or_why_not() -> None:
 def test_trials_of_a_race_that_was_stopped_are_told_from_those_that_left_it() -> None:
     on = [trial("on", [1.0]), trial("also", [2.9]), trial("three", [1.0, 1.0, 1.0])]
     out = [trial("far", [3.2]), trial("arrived", [11.0], first=-1), trial("two", [1.5, 1.5])]
-    assert {t.config["x"] for t in unfinished([*on, *out])} == {"on", "also", "three"}
-    assert {t.config["x"] for t in unfinished([*on, *out], {1: 3.0, 2: 2.0})} == {"on", "also", "three", "two"}
+    as_usual, kinder = Rule(), Rule(screens={1: 3.0, 2: 2.0})
+    assert {t.config["x"] for t in unfinished([*on, *out], as_usual)} == {"on", "also", "three"}
+    assert {t.config["x"] for t in unfinished([*on, *out], kinder)} == {"on", "also", "three", "two"}
 
 
 def test_bad_options_are_named() -> None:

@@ -7,7 +7,17 @@ from tests.fakes import ScriptedClock
 from tests.unit.test_measure import Stub, TableClock
 
 from tunesmith import Config, Measured
-from tunesmith.core.stopping import CAPS, FEW, FINALS, ROUNDS, ROUNDS_FOR_TIES, SCREENS, SCREENS_OF_CPU, Rule
+from tunesmith.core.stopping import (
+    BRIEF_ON_CPU,
+    CAPS,
+    EARLY,
+    FEW,
+    FINALS,
+    ROUNDS,
+    ROUNDS_FOR_TIES,
+    SCREENS_OF_CPU,
+    Rule,
+)
 from tunesmith.kernel import Run
 from tunesmith.measure.clock import WallClock
 from tunesmith.measure.pick import pick
@@ -175,5 +185,36 @@ def test_on_a_cpu_two_long_samples_are_no_proof() -> None:
     twice = {"fast": [8.0, 8.1], "disturbed": [13.9, 13.0], "slow": [17.0, 17.0]}
     assert Rule().look(twice).staying == ("fast",)
     assert Rule(screens=SCREENS_OF_CPU).look(twice).staying == ("fast", "disturbed")
-    assert rule_for(WallClock(), Rule()).screens == SCREENS_OF_CPU
-    assert rule_for(ScriptedClock({}), Rule()).screens == SCREENS
+
+
+def test_brief_samples_are_screened_by_what_may_have_met_them() -> None:
+    def scaled(by: float, **samples: list[float]) -> dict[str, list[float]]:
+        return {name: [s * by for s in mine] for name, mine in samples.items()}
+
+    rule, milli = Rule(screens=SCREENS_OF_CPU, brief=BRIEF_ON_CPU), 1e-3
+    first = {"fast": [1.0], "disturbed": [6.0], "slow": [11.0]}
+    twice = {"fast": [1.0, 1.8], "disturbed": [2.4, 6.0], "slow": [3.1, 3.2]}
+    for samples in (first, twice):
+        assert rule.look(scaled(milli, **samples)).staying == ("fast", "disturbed")
+        assert rule.look(scaled(10 * milli, **samples)).staying == ("fast",)
+
+
+def test_few_brief_samples_that_agree_are_no_proof_either() -> None:
+    seconds = {"fast": 8.0, "near": 8.3, "far": 10.0, **{f"other {i}": 20.0 for i in range(4)}}
+
+    def staying(rule: Rule, rounds: int, scale: float = 1e-6) -> list[str]:
+        samples = {name: [s * scale * (1 + 1e-4 * (i % 2)) for i in range(rounds)] for name, s in seconds.items()}
+        return [name for name in rule.look(samples).staying if name != "fast"]
+
+    brief = Rule(brief=BRIEF_ON_CPU)
+    assert staying(Rule(), 3) == []
+    assert staying(brief, 3) == ["near"]
+    assert staying(brief, 3, scale=1e-3) == []
+    assert staying(brief, EARLY) == []
+
+
+def test_a_clock_says_how_far_its_samples_may_be_off() -> None:
+    own = rule_for(WallClock(), Rule())
+    assert (own.rounds, own.screens, own.brief) == (ROUNDS, SCREENS_OF_CPU, BRIEF_ON_CPU)
+    assert rule_for(ScriptedClock({}), Rule()) == Rule()
+    assert rule_for(WallClock(), Rule(everybody=True)) == Rule(everybody=True)

@@ -16,7 +16,7 @@ MARGIN, CONFIDENCE = 0.01, 0.95
 #: After one and two rounds, who is slower by more than this factor leaves, by the least of its samples: whatever else
 #: runs on the machine makes a sample longer, never shorter, and rarely two of one candidate's.
 SCREENS: Mapping[int, float] = {1: 3.0, 2: 1.4}
-#: ... on a CPU: who else gets the core for some milliseconds makes two samples in a row longer by half and more
+#: ... on a CPU: who is at work on the core's other thread makes both of one candidate's nearly twice as long
 SCREENS_OF_CPU: Mapping[int, float] = {**SCREENS, 2: 2.0}
 #: Timed apart, each when it was compiled, candidates are told apart by no less than this factor: the clock of a GPU
 #: that had nothing to do may be a sixth of what it is at work.
@@ -39,8 +39,30 @@ LONG_S, FEW = 1.0, 15
 POOLED = 4
 #: Ratios are never believed to spread less than this: a timer's tick, and what a kernel's placement changes.
 LEAST_SPREAD = 5e-4
+#: In fewer rounds than this a few brief samples may agree by chance.
+EARLY = 14
 #: The chance to err is shared by the looks; as they share most of their samples, by half of them.
 SHARES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """How samples are judged that are so short that what else runs on the machine meets some of them and not others.
+
+    Attributes:
+        below_s: the fastest takes less than this.
+        screens: in place of the rule's.
+        early_spread: in fewer rounds than EARLY, ratios are not believed to spread less.
+    """
+
+    below_s: float
+    screens: Mapping[int, float]
+    early_spread: float
+
+
+#: Of a CPU, whose samples take a millisecond at least: who else gets the core for 5 ms makes one of them six times as
+#: long; who is at work on its other thread, all of one candidate's nearly twice, while another was lucky.
+BRIEF_ON_CPU = Brief(5e-3, {1: 10.0, 2: 3.0}, 0.03)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +96,7 @@ class Rule:
         ties: whether it matters who is as good as the fastest: then nobody leaves who may be, and two that are alike
             are timed longer.
         screens: by round, who is slower by more than which factor leaves.
+        brief: how samples are judged that are too short for that; none are if not given.
     """
 
     margin: float = MARGIN
@@ -82,6 +105,7 @@ class Rule:
     everybody: bool = False
     ties: bool = True
     screens: Mapping[int, float] = field(default_factory=lambda: SCREENS)
+    brief: Brief | None = None
 
     def __post_init__(self) -> None:
         if not self.rounds:
@@ -95,6 +119,10 @@ class Rule:
     def looks_after(self, rounds: int) -> bool:
         """Whether anything may be decided after so many rounds."""
         return not self.everybody and (rounds in self.screens or rounds in LOOKS or rounds >= self.rounds)
+
+    def screens_at(self, fastest_s: float) -> Mapping[int, float]:
+        """By round, who is slower by more than which factor leaves, where the fastest takes so long."""
+        return self.screens if self.brief is None or fastest_s >= self.brief.below_s else self.brief.screens
 
     def most_rounds(self, leader_s: float) -> int:
         """How many rounds a race is worth whose leader takes so long."""
@@ -111,7 +139,8 @@ class Rule:
         rounds = len(seconds[leader])
         if rounds in self.screens:
             least = {k: min(mine) for k, mine in seconds.items()}
-            limit = min(least.values()) * self.screens[rounds]
+            fastest_s = min(least.values())
+            limit = fastest_s * self.screens_at(fastest_s)[rounds]
             going = [k for k in seconds if least[k] <= limit or k in stays]
             return Look(tuple(going), leader, math.inf if len(going) > 1 else 0.0, len(going) == 1)
         gaps = self._gaps(seconds, leader)
@@ -141,8 +170,10 @@ class Rule:
         pooled = min(POOLED, (len(found) - 1) * degrees)
         tail = (1 - self.confidence) / (SHARES * len(found))
         t = student_t(pooled + degrees, 1 - 2 * tail)
+        brief = self.brief if len(base) < EARLY else None
+        least = brief.early_spread if brief is not None and min(seconds[leader]) < brief.below_s else LEAST_SPREAD
         gaps: dict[K, tuple[float, float]] = {}
         for k, (gap, deviation, _) in found.items():
             spread = math.sqrt((pooled * usual**2 + degrees * deviation**2) / (pooled + degrees))
-            gaps[k] = gap, t * max(spread, LEAST_SPREAD) / math.sqrt(len(base))
+            gaps[k] = gap, t * max(spread, least) / math.sqrt(len(base))
         return gaps

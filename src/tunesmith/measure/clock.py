@@ -10,7 +10,7 @@ from typing import Any
 from tunesmith.core.device import Device
 from tunesmith.core.outcome import Sample
 from tunesmith.core.stats import SHORTEST_S
-from tunesmith.core.stopping import ROUNDS, SCREENS_OF_CPU
+from tunesmith.core.stopping import BRIEF_ON_CPU, ROUNDS, SCREENS_OF_CPU
 from tunesmith.errors import BadInput, MissingEngine, unknown
 from tunesmith.kernel import Clock, Run
 from tunesmith.measure.gpu_clock import EventClock
@@ -43,6 +43,7 @@ class WallClock:
     #: A sample takes a millisecond, and is a mean of many launches: hundreds of rounds would cost seconds.
     rounds = ROUNDS
     screens = SCREENS_OF_CPU
+    brief = BRIEF_ON_CPU
 
     def __init__(self, timer: Callable[[], float] = perf_counter) -> None:
         self._timer = timer

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, get_args
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Measured, Resources, Trial
 from tunesmith.core.stats import median, paired_ratio, timer_step
-from tunesmith.core.stopping import APART, CONFIDENCE, MARGIN, SCREENS
+from tunesmith.core.stopping import APART, CONFIDENCE, MARGIN, Rule
 from tunesmith.measure.calls import quickest_to_call
 
 #: How a winner is picked: the cheapest of those as fast as the fastest, the fastest, the one with the least shared
@@ -188,11 +188,11 @@ def compared(verdict: Verdict, most: int) -> list[Compared]:
     ]  # fmt: skip
 
 
-def unfinished(trials: Sequence[Trial], screens: Mapping[int, float] = SCREENS) -> list[Trial]:
+def unfinished(trials: Sequence[Trial], rule: Rule) -> list[Trial]:
     """Of Trials of searches that never came to an end, those that had not left their race: it may have been stopped.
 
     Args:
-        screens: of the races' rule.
+        rule: of their races.
     """
     timed = [_Timed.of(trial) for trial in trials if isinstance(trial.outcome, Measured)]
     least: dict[str, float] = {}
@@ -201,8 +201,9 @@ def unfinished(trials: Sequence[Trial], screens: Mapping[int, float] = SCREENS) 
     to_the_end = _in_to_the_end(timed)
 
     def had_left(one: _Timed) -> bool:
-        screen = {0: APART, **screens}.get(len(one.rounds))
-        return one not in to_the_end if screen is None else one.least_s > screen * least[one.trial.at]
+        fastest_s = least[one.trial.at]
+        screen = {0: APART, **rule.screens_at(fastest_s)}.get(len(one.rounds))
+        return one not in to_the_end if screen is None else one.least_s > screen * fastest_s
 
     return [one.trial for one in timed if not had_left(one)]
 

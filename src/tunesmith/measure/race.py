@@ -14,15 +14,16 @@ from tunesmith.kernel import Clock, Run
 from tunesmith.measure.failure import attempt
 
 _ARRIVAL = -1
+#: What a Clock may say of a race of its samples: fields of `Rule`.
+OF_CLOCKS = "rounds", "screens", "brief"
 
 
 def rule_for(clock: Clock, rule: Rule) -> Rule:
     """The rule of a race with this Clock: one that has `rounds` of its own (each sample of it is a median) is asked
-    no more often, and one that has `screens` knows how far a sample of it may be off."""
+    no more often, and one that has `screens`, or others for `brief` samples, knows how far they may be off."""
     if rule.everybody:
         return rule
-    rounds, screens = int(getattr(clock, "rounds", rule.rounds)), getattr(clock, "screens", rule.screens)
-    return replace(rule, rounds=rounds, screens=screens)
+    return replace(rule, **{name: getattr(clock, name) for name in OF_CLOCKS if hasattr(clock, name)})
 
 
 class Race:
