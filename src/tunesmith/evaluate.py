@@ -122,7 +122,7 @@ class Evaluation:
     @property
     def out_of_time(self) -> bool:
         """Whether the budget's seconds have ended."""
-        return self._left_s <= 0
+        return self.left_s <= 0
 
     def extend(self, seconds: float) -> None:
         """Let the budget end so much later."""
@@ -130,7 +130,7 @@ class Evaluation:
             self.deadline += seconds
 
     @property
-    def _left_s(self) -> float:
+    def left_s(self) -> float:
         """Seconds of the budget that are left."""
         kept_s = self.kept_s if self._has_raced else 0.0
         return math.inf if self.deadline is None else self.deadline - kept_s - perf_counter()
@@ -138,7 +138,7 @@ class Evaluation:
     @property
     def _for_the_race_s(self) -> float | None:
         """Of what is left now, the part that belongs to the race."""
-        return None if self.deadline is None else (1 - COMPILE_SHARE) * self._left_s
+        return None if self.deadline is None else (1 - COMPILE_SHARE) * self.left_s
 
     @property
     def _has_raced(self) -> bool:
@@ -191,7 +191,7 @@ class Evaluation:
                 raise
             warnings.warn(f"{self.subject.kernel.name}: {lost}. They do now", TunesmithWarning, stacklevel=2)
         else:
-            self._bench, self.clock = remote, RemoteClock(remote, self.clock)
+            self._bench, self.clock = remote, RemoteClock(remote, self.clock, self)
 
     def close(self) -> None:
         """The search is over: its worker goes."""
@@ -235,7 +235,7 @@ class Evaluation:
             def has_its_turn_later(config: Config) -> bool:
                 """Whether it is checked after the race of those that are in: of one sample each nothing is known.
                 Who has to meet all others does not wait."""
-                there_is_time = self._anew or for_the_race_s is None or self._left_s > for_the_race_s
+                there_is_time = self._anew or for_the_race_s is None or self.left_s > for_the_race_s
                 if there_is_time or race.candidates < 2 or config == self.incumbent:
                     return False
                 seen.discard(config)
@@ -346,7 +346,7 @@ class Evaluation:
                     self._ready[config] = executable, built.seconds if isinstance(built, Built) else None
                     yield executable
                     since = perf_counter()
-                if for_the_race_s is not None and self._left_s <= for_the_race_s:
+                if for_the_race_s is not None and self.left_s <= for_the_race_s:
                     stop.set()
         self.compile_s += perf_counter() - since
         self._commit()

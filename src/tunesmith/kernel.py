@@ -265,10 +265,11 @@ class Clock(Protocol):
     """Takes one honest duration.
 
     A Clock may have more: `rounds`, how often it wants to be asked for a candidate, where each sample is a median of
-    its own; `settle(run, seconds, over)`, which brings the device under the load of a launch that takes so long;
-    `limits`, what held the device's clock back in the samples so far; where a sample is the device's time alone,
-    `back_to_back(launch, many, number)`, the seconds of one of so many calls by the host's clock, each with the next of
-    `many` arguments; and `cold`, whether launches find their arguments in no cache.
+    its own; `screens` and `brief`, as of `tunesmith.core.stopping.Rule`, where its samples may be further off than a
+    GPU's; `settle(run, seconds, over)`, which brings the device under the load of a launch that takes so long;
+    `limits`, what held the device's clock back in the samples so far, in words; where a sample is the device's time
+    alone, `back_to_back(launch, many, number)`, the seconds of one of so many calls by the host's clock, each with the
+    next of `many` arguments; and `cold`, whether launches find their arguments in no cache.
 
     Attributes:
         protocol: part of the Key; two Clocks that measure differently have different ones.

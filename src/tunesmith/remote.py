@@ -10,10 +10,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, Protocol, cast
+from weakref import ref
 
 from tunesmith.children import Answer, Child, Guard
 from tunesmith.core.config import Config
@@ -25,7 +27,7 @@ from tunesmith.kernel import Built, Clock, Executable, Run
 from tunesmith.measure.bench import Loaded, Ready
 from tunesmith.measure.failure import FailedElsewhere, attempt
 from tunesmith.measure.packing import packed
-from tunesmith.measure.race import OF_CLOCKS
+from tunesmith.measure.race import of_races
 from tunesmith.processes import resident_bytes
 
 #: importing a program's module and making its inputs may take so long: torch, a CUDA context and gigabytes, with room
@@ -167,17 +169,18 @@ class RemoteBench:
         self.limits.update(said["limits"])
         return Sample(**said["sample"])
 
-    def settle(self, config: Config, seconds: float) -> None:
+    def settle(self, config: Config, seconds: float, left_s: float) -> None:
         """Bring the device under the load of a candidate, as the worker's Clock knows how.
 
         Args:
             seconds: what a launch takes.
+            left_s: until the search ends; half of it is for what is timed then.
 
         Raises:
             FailedElsewhere: what became of the candidate.
             WorkerLost: when there is no worker any more.
         """
-        self._ask("settle", config, seconds=seconds)
+        self._ask("settle", config, seconds=seconds, within_s=min(self.recipe.run_s, left_s) / 2)
 
     # --- asking ----------------------------------------------------------------------------------
 
@@ -296,23 +299,40 @@ def keep_workers() -> None:
     _keeping[:] = [True]
 
 
-class RemoteClock:
-    """A Clock whose samples are taken in a worker, by a Clock of the same kind as one here."""
+class Ending(Protocol):
+    """A search: how long it has."""
 
-    def __init__(self, bench: RemoteBench, local: Clock) -> None:
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left; infinite without a limit."""
+        ...
+
+
+class RemoteClock:
+    """A Clock whose samples are taken in a worker, by a Clock of the same kind as one here.
+
+    Args:
+        search: whose clock it is.
+    """
+
+    def __init__(self, bench: RemoteBench, local: Clock, search: Ending) -> None:
         self._bench, self.protocol, self.limits = bench, local.protocol, bench.limits
-        if hasattr(local, "settle"):
-            self.settle = self._settle
-        for name in OF_CLOCKS:  # whose samples they are does not depend on the process
-            if hasattr(local, name):
-                setattr(self, name, getattr(local, name))
+        if callable(getattr(local, "settle", None)):
+            self.settle = partial(_settle, bench, ref(search))
+        for name, value in of_races(local).items():  # whose samples they are does not depend on the process
+            setattr(self, name, value)
 
     def sample(self, run: Run) -> Sample:
         return self._bench.sample(run.config)
 
-    def _settle(self, run: Run, seconds: float, over: Callable[[], bool]) -> None:
-        if not over():  # the worker hears no more of it: it takes as long as its Clock takes to settle
-            self._bench.settle(run.config, seconds)
+
+def _settle(
+    bench: RemoteBench, search: ref[Ending], run: Run, seconds: float, over: Callable[[], bool]
+) -> None:  # fmt: skip
+    # No method, and no search that is held: what holds its Clock would hold the call's arrays until a collection.
+    ending = search()
+    if ending is not None and not over():
+        bench.settle(run.config, seconds, ending.left_s)
 
 
 def free_bytes() -> int:

@@ -23,6 +23,7 @@ from tunesmith.kernel import Clock
 from tunesmith.measure.calls import about_calls
 from tunesmith.measure.failure import all_failed, is_machines
 from tunesmith.measure.pick import Verdict, unfinished
+from tunesmith.measure.race import limits_of
 from tunesmith.neighbours import neighbours, prior_of, saved
 from tunesmith.order import most_promising_first, promising
 from tunesmith.search import strategy
@@ -342,6 +343,6 @@ def of_calls(verdict: Verdict, state: Evaluation) -> str:
 def _conditions(outcome: Measured, clock: Clock) -> str:
     """`1605 MHz, held back by the power limit`; empty where nothing is known."""
     hz = [sample.clock_hz for sample in outcome.samples if sample.clock_hz is not None]
-    limits = sorted(getattr(clock, "limits", ()))
+    limits = sorted(limits_of(clock))
     facts = [f"{median(hz) / 1e6:.0f} MHz"] if hz else []
     return ", ".join([*facts, *([f"held back by {' and '.join(limits)}"] if limits else [])])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -134,8 +137,18 @@ def test_what_candidates_print_is_no_answer_and_a_fork_does_not_answer_twice() -
     assert summary.choice.median_s == pytest.approx(2e-3)
 
 
+@pytest.fixture
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TUNESMITH_RUN_TIMEOUT_S", "1")
+    options.cache_clear()
+    yield
+    monkeypatch.undo()
+    options.cache_clear()
+
+
+@pytest.mark.usefixtures("short_steps")
 def test_a_race_in_a_worker_is_run_as_the_clock_there_wants_it() -> None:
-    summary = isolated.loads.tune(n=1)
+    summary = isolated.loads.tune(np.zeros(4, np.float32), 4)
     found = outcomes(summary)
     assert found[1][0] == "crash"
     assert summary.choice is not None
@@ -146,9 +159,27 @@ def test_a_race_in_a_worker_is_run_as_the_clock_there_wants_it() -> None:
     assert len(slow.samples) > 1  # its own screens let it into a second round
 
 
+@pytest.mark.usefixtures("short_steps")
+def test_what_comes_under_load_in_a_worker_leaves_the_calls_arrays_to_the_caller() -> None:
+    x = np.zeros(4, np.float32)
+    seen = weakref.ref(x)
+    gc.collect()
+    gc.disable()
+    try:
+        isolated.bears.tune(x, 4)
+        del x
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+class Unending:
+    left_s = math.inf
+
+
 def test_samples_from_a_worker_are_judged_as_those_taken_here() -> None:
     recipe = Recipe("module:kernel", Config(), cast("Any", None), Problem.parse("n=1"), {}, None, 1.0)
-    there = RemoteClock(RemoteBench(recipe), WallClock())
+    there = RemoteClock(RemoteBench(recipe), WallClock(), Unending())
     assert rule_for(there, Rule()) == rule_for(WallClock(), Rule()) != Rule()
 
 

@@ -1,6 +1,7 @@
 """The rule of a race, on numbers alone; and that a race follows it."""
 
 import random
+from typing import Any
 
 import pytest
 from tests.fakes import ScriptedClock
@@ -16,12 +17,13 @@ from tunesmith.core.stopping import (
     ROUNDS,
     ROUNDS_FOR_TIES,
     SCREENS_OF_CPU,
+    Brief,
     Rule,
 )
 from tunesmith.kernel import Run
 from tunesmith.measure.clock import WallClock
 from tunesmith.measure.pick import pick
-from tunesmith.measure.race import Race, rule_for
+from tunesmith.measure.race import Race, limits_of, rule_for
 
 
 def noisy(seed: int, rounds: int, noise: float, **means: float) -> dict[str, list[float]]:
@@ -218,3 +220,27 @@ def test_a_clock_says_how_far_its_samples_may_be_off() -> None:
     assert (own.rounds, own.screens, own.brief) == (ROUNDS, SCREENS_OF_CPU, BRIEF_ON_CPU)
     assert rule_for(ScriptedClock({}), Rule()) == Rule()
     assert rule_for(WallClock(), Rule(everybody=True)) == Rule(everybody=True)
+
+
+class Odd(ScriptedClock):
+    """Has attributes of a Clock's names that are something else, or of other types."""
+
+    rounds = "30"
+    brief = True
+    screens = None
+    limits: Any = None
+
+
+def test_what_a_clock_of_other_types_has_is_left_alone() -> None:
+    clock = Odd({})
+    assert rule_for(clock, Rule()) == Rule(rounds=30)
+    assert limits_of(clock) == limits_of(ScriptedClock({})) == set()
+    clock.limits = (0.5, "the power limit")
+    assert limits_of(clock) == {"0.5", "the power limit"}
+
+
+def test_screens_of_brief_samples_need_not_be_of_the_same_rounds() -> None:
+    rule = Rule(screens={1: 3.0, 3: 1.5}, brief=Brief(5e-3, {2: 4.0}, 0.03))
+    for rounds in (1, 2, 3):
+        for scale in (1e-3, 1.0):
+            assert "fast" in rule.look({"fast": [scale] * rounds, "slow": [2 * scale] * rounds}).staying

@@ -51,7 +51,7 @@ class Brief:
 
     Attributes:
         below_s: the fastest takes less than this.
-        screens: in place of the rule's.
+        screens: of the same rounds in place of the rule's.
         early_spread: in fewer rounds than EARLY, ratios are not believed to spread less.
     """
 
@@ -118,11 +118,13 @@ class Rule:
 
     def looks_after(self, rounds: int) -> bool:
         """Whether anything may be decided after so many rounds."""
-        return not self.everybody and (rounds in self.screens or rounds in LOOKS or rounds >= self.rounds)
+        return not self.everybody and (rounds in self.screens_at(0.0) or rounds in LOOKS or rounds >= self.rounds)
 
     def screens_at(self, fastest_s: float) -> Mapping[int, float]:
         """By round, who is slower by more than which factor leaves, where the fastest takes so long."""
-        return self.screens if self.brief is None or fastest_s >= self.brief.below_s else self.brief.screens
+        if self.brief is None or fastest_s >= self.brief.below_s:
+            return self.screens
+        return {**self.screens, **self.brief.screens}
 
     def most_rounds(self, leader_s: float) -> int:
         """How many rounds a race is worth whose leader takes so long."""
@@ -137,10 +139,11 @@ class Rule:
         """
         leader = min(seconds, key=lambda k: median(seconds[k]))
         rounds = len(seconds[leader])
-        if rounds in self.screens:
-            least = {k: min(mine) for k, mine in seconds.items()}
-            fastest_s = min(least.values())
-            limit = fastest_s * self.screens_at(fastest_s)[rounds]
+        least = {k: min(mine) for k, mine in seconds.items()}
+        fastest_s = min(least.values())
+        screens = self.screens_at(fastest_s)
+        if rounds in screens:
+            limit = fastest_s * screens[rounds]
             going = [k for k in seconds if least[k] <= limit or k in stays]
             return Look(tuple(going), leader, math.inf if len(going) > 1 else 0.0, len(going) == 1)
         gaps = self._gaps(seconds, leader)

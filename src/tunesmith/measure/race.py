@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import replace
+from typing import Any, cast
 
 from tunesmith.core.config import Config
 from tunesmith.core.outcome import Failed, Measured, Sample
 from tunesmith.core.stats import median
-from tunesmith.core.stopping import APART, Look, Rule
+from tunesmith.core.stopping import APART, Brief, Look, Rule
 from tunesmith.kernel import Clock, Run
 from tunesmith.measure.failure import attempt
 
 _ARRIVAL = -1
-#: What a Clock may say of a race of its samples: fields of `Rule`.
-OF_CLOCKS = "rounds", "screens", "brief"
+
+
+def of_races(clock: Clock) -> dict[str, Any]:
+    """What a Clock says of races of its samples, as fields of `Rule`; what it has of another type is something else."""
+    rounds, screens, brief = (getattr(clock, name, None) for name in ("rounds", "screens", "brief"))
+    return {
+        **({} if rounds is None else {"rounds": int(rounds)}),
+        **({"screens": screens} if isinstance(screens, Mapping) else {}),
+        **({"brief": brief} if isinstance(brief, Brief) else {}),
+    }
+
+
+def limits_of(clock: Clock) -> set[str]:
+    """What a Clock says held the device's clock back in its samples so far."""
+    limits = getattr(clock, "limits", ())
+    if not isinstance(limits, (set, frozenset, list, tuple)):
+        return set()
+    return {str(limit) for limit in cast("Collection[object]", limits)}
 
 
 def rule_for(clock: Clock, rule: Rule) -> Rule:
     """The rule of a race with this Clock: one that has `rounds` of its own (each sample of it is a median) is asked
     no more often, and one that has `screens`, or others for `brief` samples, knows how far they may be off."""
-    if rule.everybody:
-        return rule
-    return replace(rule, **{name: getattr(clock, name) for name in OF_CLOCKS if hasattr(clock, name)})
+    return rule if rule.everybody else replace(rule, **of_races(clock))
 
 
 class Race:
