@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -36,15 +37,15 @@ def missing() -> str:
     return ""
 
 
-class CudaSource:
+class CudaSource(ABC):
     """What a shipped kernel in CUDA C++ says of itself by its source alone."""
 
     name: str
 
     @staticmethod
+    @abstractmethod
     def program() -> CudaKernel:
         """The kernel as the CUDA backend has it."""
-        raise NotImplementedError
 
     def fingerprint(self) -> str:
         return self.program().fingerprint()
