@@ -13,11 +13,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tunesmith import Config, Measured, Problem
-from tunesmith.core.stats import paired_ratio
+from tunesmith.core.stats import geometric_mean, median, paired_ratio
+from tunesmith.refresh import DISTURBED
 from tunesmith.tuned import TunedKernel
 
 #: rounds in which two Configs are timed
@@ -50,21 +52,28 @@ def ratio(kernel: TunedKernel, problem: str, configs: Sequence[Mapping[str, Any]
     Args:
         problem: as a Key has it.
     """
-    found = signed_ratio(kernel, problem, configs)
+    found, _ = signed_ratio(kernel, problem, configs, isolate=False)
     return max(found, 1 / found)
 
 
-def signed_ratio(kernel: TunedKernel, problem: str, configs: Sequence[Mapping[str, Any]]) -> float:
-    """The first one's time over the second's."""
+def signed_ratio(
+    kernel: TunedKernel, problem: str, configs: Sequence[Mapping[str, Any]], isolate: bool | None = None
+) -> tuple[float, float]:
+    """The first one's time over the second's, and the geometric mean of both in seconds.
+
+    Args:
+        isolate: as of `TunedKernel.record`.
+    """
     made = kernel.inputs(kernel.typed(Problem.parse(problem)))
-    recorded = kernel.record(**made, rounds=ROUNDS, only=[Config(config) for config in configs], isolate=False)
+    recorded = kernel.record(**made, rounds=ROUNDS, only=[Config(config) for config in configs], isolate=isolate)
     samples = {
         trial.config: {s.round: s.seconds for s in trial.outcome.samples}
         for trial in recorded.trials if isinstance(trial.outcome, Measured)
     }  # fmt: skip
     one, other = (samples[Config(config)] for config in configs)
     shared = sorted(one.keys() & other.keys())
-    return paired_ratio([one[r] for r in shared], [other[r] for r in shared])[0]
+    pairs = [one[r] for r in shared], [other[r] for r in shared]
+    return paired_ratio(*pairs)[0], geometric_mean([median(mine) for mine in pairs])
 
 
 # --- in several processes -----------------------------------------------------------------------------
@@ -73,29 +82,63 @@ def signed_ratio(kernel: TunedKernel, problem: str, configs: Sequence[Mapping[st
 Pair = tuple[str, str, Sequence[Mapping[str, Any]]]
 
 
-def told_apart(
-    module: str, pairs: Sequence[Pair], processes: int, cores: int, apart_s: float
-) -> list[tuple[float, float]]:
-    """Of each pair of Configs, how many times as long one takes, and the lower 95 % bound of that over processes.
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """How many times as long one of two Configs takes as the other.
 
-    Where memory and code happen to lie in a process makes one of two faster by a percent or two, in all its rounds; and
-    a machine that others share has minutes in which another of two is the faster. So each process is one sample.
+    Attributes:
+        ratio, low: of the processes that were disturbed least: the mean, at least 1, and its lower 95 % bound.
+        processes: how many those are.
+        ratio_of_all, low_of_all: the same of all processes.
+    """
+
+    ratio: float
+    low: float
+    processes: int
+    ratio_of_all: float
+    low_of_all: float
+
+
+def told_apart(module: str, pairs: Sequence[Pair], processes: int, cores: int, apart_s: float) -> list[Apart]:
+    """Of each pair of Configs, which is the faster and how sure that is, over processes.
+
+    Where memory and code happen to lie in a process makes one of two faster by a percent or two, in all its rounds: so
+    each process is one sample. And a machine that others share has minutes in which both take up to twice as long, and
+    another of the two is the faster: those processes count in which they took no longer than DISTURBED times what they
+    did in the quickest. Until there are so many of each pair, more are begun, up to twice as many.
 
     Args:
         apart_s: seconds from one process to the next.
     """
-    given, runs = json.dumps(list(pairs)), list[str]()
-    for number in range(processes if pairs else 0):
+    found: list[list[tuple[float, float]]] = [[] for _ in pairs]
+    for number in range(2 * processes):
+        lacking = [n for n, mine in enumerate(found) if len(_undisturbed(mine)) < processes]
+        if not lacking:
+            break
         if number:
             time.sleep(apart_s)
         command = [sys.executable, __file__, module, str(number % cores)]
-        runs.append(subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=True).stdout)
-    by_process = [json.loads(run.splitlines()[-1]) for run in runs]
-    found: list[tuple[float, float]] = []
-    for ratios in zip(*by_process, strict=True):
-        middle, low, high = paired_ratio(ratios, [1.0] * processes)
-        found.append((middle, low) if middle >= 1 else (1 / middle, 1 / high))
-    return found
+        given = json.dumps([pairs[n] for n in lacking])
+        run = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=True).stdout
+        for n, (ratio, seconds) in zip(lacking, json.loads(run.splitlines()[-1]), strict=True):
+            found[n].append((ratio, seconds))
+    return [judged(mine) for mine in found]
+
+
+def judged(found: Sequence[tuple[float, float]]) -> Apart:
+    """By (ratio, seconds) of each process."""
+    undisturbed = _undisturbed(found)
+    return Apart(*_bounds(undisturbed), len(undisturbed), *_bounds(found))
+
+
+def _undisturbed(found: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    quickest_s = min((seconds for _, seconds in found), default=0.0)
+    return [one for one in found if one[1] <= DISTURBED * quickest_s]
+
+
+def _bounds(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    middle, low, high = paired_ratio([ratio for ratio, _ in found], [1.0] * len(found))
+    return (middle, low) if middle >= 1 else (1 / middle, 1 / high)
 
 
 def _main(module: str, core: str) -> None:

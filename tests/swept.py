@@ -12,6 +12,7 @@ from typing import Any
 import tunesmith
 from tests.fakes import ScriptedClock
 from tunesmith import Config, Problem
+from tunesmith.core.stopping import BRIEF_ON_CPU
 from tunesmith.subject import Subject
 from tunesmith.sweep.advice import Advice, Solved
 
@@ -89,6 +90,42 @@ class LateClock(ScriptedClock):
     isolate=False,
 )  # fmt: skip
 def late(n: int, *, a: int) -> None:
+    """What it does is not looked at."""
+
+
+class DisturbedClock(ScriptedClock):
+    """Of its brief samples, those of one look at a problem say that another is the fastest."""
+
+    brief = BRIEF_ON_CPU
+
+
+#: of `disturbed`, the size in hand, how often each was looked at, and by size which look is disturbed, and how many
+#: times as long all takes then
+IN_HAND: list[int] = []
+LOOKS: dict[int, int] = {}
+DISTURBED = {1: (1, 1.0), 2: (2, 1.0), 5: (1, 1.6), 6: (2, 1.6), 7: (3, 1.6)}
+
+
+def looked_at(problem: Problem) -> Mapping[str, Any]:
+    n = problem.dims["n"]
+    IN_HAND[:], LOOKS[n] = [n], LOOKS.get(n, 0) + 1
+    return {"n": n}
+
+
+def disturbed_s(config: Config) -> float:
+    """`a=4` is the fastest by 10 %, and `a=2` where it is disturbed."""
+    [n] = IN_HAND
+    look, longer = DISTURBED.get(n, (0, 1.0))
+    if look != LOOKS[n]:
+        return 1e-3 if config["a"] == 4 else 1.1e-3
+    return longer * (1e-3 if config["a"] == 2 else 1.1e-3)
+
+
+@tunesmith.autotune(
+    configs=[{"a": a} for a in (1, 2, 4)], key=["n"], clock=DisturbedClock(disturbed_s), make_inputs=looked_at,
+    isolate=False,
+)  # fmt: skip
+def disturbed(n: int, *, a: int) -> None:
     """What it does is not looked at."""
 
 

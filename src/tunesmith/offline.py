@@ -15,7 +15,7 @@ from tunesmith.events import Summary
 from tunesmith.invariant import settled
 from tunesmith.kernel import Kernel
 from tunesmith.options import options
-from tunesmith.refresh import Refreshed, refresh
+from tunesmith.refresh import Refreshed, look_again, refresh
 from tunesmith.store import Store, default_store
 from tunesmith.subject import Effort, Subject
 from tunesmith.subjects import Subjects
@@ -55,6 +55,15 @@ class Offline:
         clock, effort = self._subjects.clock(subject.device), self._subjects.effort()
         with self._claimed(subject.key) as store:
             found = refresh(subject, store, clock, effort, best, anyway)
+        self._decider.found(subject.key)
+        return found
+
+    def look_again(self, subject: Subject, budget_s: float | None) -> Refreshed | None:
+        """Race what is stored against the next best of then, once more."""
+        subject, _ = self._subjects.pinned(subject, default_store(), ())
+        clock, effort = self._subjects.clock(subject.device), self._subjects.effort(budget_s)
+        with self._claimed(subject.key) as store:
+            found = look_again(subject, store, clock, effort)
         self._decider.found(subject.key)
         return found
 

@@ -1,4 +1,9 @@
-"""Stale Choices looked at again: what is in use against the next best of then, and nothing else of the Space."""
+"""Choices looked at again: what is in use against the next best of then, and nothing else of the Space.
+
+A stale one is refreshed. One that was made of brief samples, on a CPU that others share, is looked at again for another
+reason: there are stretches, of a second or of minutes, in which another Config is the fastest than else, and a search
+lies within one.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,12 @@ from tunesmith.tune import called_by, of_calls, searching
 #: Rivals of the Config in use. The winner under other versions is nearly always among the first few of before.
 BEST = 4
 
+#: What else runs on the machine makes samples longer, never shorter: a race in which the same Config took this many
+#: times as long as in another one was the disturbed one of the two.
+DISTURBED = 1.1
+#: ... and one whose median is so many times the least of all samples was disturbed for most of its time.
+RESTLESS = 1.2
+
 #: `current`: nothing is stale, nothing was measured. `failed`: no Config works any more, or the budget ended.
 Fate: TypeAlias = Literal["current", "kept", "changed", "failed"]
 
@@ -39,6 +50,9 @@ class Refreshed:
         ratio: the time of the Config used now over that of the one used before, by paired samples; `None` where the
             two were not timed side by side, and where only calls outside of CUDA graphs go to another now.
         why: what failed.
+        level: how many times as long the Config of before took as it did then; `None` where that is not known.
+        restless: whether that one's samples say that all races so far were disturbed for most of their time.
+        compile_s, measure_s, store_s, wait_s: as of a search's `Summary`.
     """
 
     key: Key
@@ -49,6 +63,17 @@ class Refreshed:
     after: Choice
     ratio: float | None = None
     why: str = ""
+    level: float | None = None
+    restless: bool = False
+    compile_s: float = 0.0
+    measure_s: float = 0.0
+    store_s: float = 0.0
+    wait_s: float = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether this race was, and the one before was not, or less."""
+        return self.level is not None and self.level > DISTURBED
 
 
 def refresh(
@@ -66,6 +91,28 @@ def refresh(
     before, stale = stored.choice, tuple(key.stale(stored.soft))
     if not stale and not anyway:
         return Refreshed(key, "current", stale, 0, before, before)
+    return _raced(subject, store, clock, effort, before, stale, best)
+
+
+def look_again(subject: Subject, store: Store, clock: Clock, effort: Effort) -> Refreshed | None:
+    """Race a Choice against the next best of the Trials it was made of, of which nothing has changed but what else runs
+    on the machine; `None` where nothing is stored. The caller holds the key's claim.
+
+    Who wins is stored, but for one of a race that was disturbed where the one before was not. Where it was the other
+    way round, what was in use has no advantage over the others.
+
+    Raises:
+        Busy: when another search has been measuring on the device for too long.
+    """
+    stored = store.choice(subject.key)
+    return None if stored is None else _raced(subject, store, clock, effort, stored.choice, (), BEST, looks=True)
+
+
+def _raced(
+    subject: Subject, store: Store, clock: Clock, effort: Effort, before: Choice, stale: tuple[str, ...], best: int,
+    looks: bool = False,
+) -> Refreshed:  # fmt: skip
+    key = subject.key
     stays = getattr(subject.kernel, "stays", None)  # a library's call: what may serve calls is measured by it
     if stays not in subject.space:
         stays = None
@@ -73,7 +120,9 @@ def refresh(
     configs = _best(subject, store, effort, serving, best)
     at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
     deadline = None if effort.budget_s is None else perf_counter() + effort.budget_s
-    state = Evaluation(subject, store, clock, effort, at, deadline, incumbent=stays or before.config)
+    # other races of the same kernel: by those who were in both, all their times can be compared
+    known = {trial.config: trial for trial in store.trials(key)} if looks else {}
+    state = Evaluation(subject, store, clock, effort, at, deadline, incumbent=stays or before.config, known=known)
     with searching(), closing(state):
         with kept_for_calls(state):
             state.evaluate(configs)
@@ -81,14 +130,23 @@ def refresh(
         if ended:
             time_calls(state, {})
     trials = [state.trials[config] for config in configs if config in state.trials]
-    verdict = effort.verdict(trials, state.incumbent)
-    failed = Refreshed(key, "failed", stale, len(trials), before, before)
+    level, restless = _quiet(before, state) if looks else (None, False)
+    fresh = level is not None and level < 1 / DISTURBED
+    verdict = effort.verdict(trials, stays if fresh else state.incumbent)
+    failed = Refreshed(
+        key, "failed", stale, len(trials), before, before, None, "", level, restless,
+        state.compile_s, state.measure_s, state.store_s, state.waited_s,
+    )  # fmt: skip
     if verdict is None:
         reasons = dict.fromkeys(t.outcome.reason for t in trials if isinstance(t.outcome, Failed))
         why = "; ".join(reasons) or "the budget ended before anything was measured"
         return replace(failed, why=why if configs else "the Space holds none of the stored Configs any more")
     if not ended:
         return replace(failed, why="the budget ended before the race did; what was measured is kept")
+    if failed.disturbed:
+        after = replace(before, searched_at=at)  # or the next search would take this race for one that was stopped
+        store.put_choice(key, after, dict(key.soft))
+        return replace(failed, fate="kept", after=after)
     winner = verdict.winner
     assert isinstance(winner.outcome, Measured)
     rival = next((t for t in verdict.ranking if t is not winner), None)
@@ -106,7 +164,17 @@ def refresh(
     old = state.trials.get(before.config)
     ratio = None if same else side_by_side(winner, old)
     why = f"{before.config!r}: {old.outcome.reason}" if old and isinstance(old.outcome, Failed) else ""
-    return Refreshed(key, fate, stale, len(trials), before, after, ratio, why)
+    return replace(failed, fate=fate, after=after, ratio=ratio, why=why)
+
+
+def _quiet(before: Choice, state: Evaluation) -> tuple[float | None, bool]:
+    """(how many times as long the Config of before takes now as it did, whether both times were disturbed)."""
+    now, then = (trials.get(before.config) for trials in (state.trials, state.known))
+    if now is None or not isinstance(now.outcome, Measured) or not before.median_s:
+        return None, False
+    samples = [*now.outcome.samples_s, *(then.outcome.samples_s if then and isinstance(then.outcome, Measured) else ())]
+    now_s = now.outcome.median_s
+    return now_s / before.median_s, min(now_s, before.median_s) > RESTLESS * min(samples)
 
 
 def _called(verdict: Verdict, before: Choice, state: Evaluation) -> Config | None:

@@ -245,6 +245,25 @@ class TunedKernel:
         self._offline.refuse_to_measure("refreshed")
         return self._offline.refresh(self._isolation.of(self.subject(*args, **kwargs)), best, anyway)
 
+    def look_again(
+        self, *args: Any, budget_s: float | None = None, isolate: bool | None = None, **kwargs: Any
+    ) -> Refreshed | None:
+        """Race what is stored for a call's arguments against the next best of then once more, at another time; `None`
+        where nothing is stored.
+
+        For a CPU that others share: of the races, the one that was disturbed least decides.
+
+        Args:
+            budget_s: seconds at most; as of `autotune` if not given.
+            isolate: as of `autotune`, for this race.
+
+        Raises:
+            BadInput: under TUNESMITH_READ_ONLY.
+            Busy: when another search has been at the key or the device for longer than `TUNESMITH_WAIT_S`.
+        """
+        self._offline.refuse_to_measure("looked at again")
+        return self._offline.look_again(self._isolation.of(self.subject(*args, **kwargs), isolate), budget_s)
+
     def verify(self, *args: Any, **kwargs: Any) -> Verification:
         """Check the results of the Config that is known for a call against the reference's; times nothing.
 

@@ -25,7 +25,7 @@ from tunesmith.cli.sweep_file import Limits, read, targets_in
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device, cores_of, spell_cores
 from tunesmith.core.key import Key
-from tunesmith.core.outcome import Measured, Sample, Trial
+from tunesmith.core.outcome import Choice, Measured, Sample, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.store import Store, locks
@@ -35,6 +35,7 @@ from tunesmith.sweep.cluster import RayWorker
 from tunesmith.sweep.devices import Place, places, usable_cores, usual_places
 from tunesmith.sweep.done import Done
 from tunesmith.sweep.drive import Outcome, Sweep
+from tunesmith.sweep.looks import is_close
 from tunesmith.sweep.order import runs
 from tunesmith.sweep.queue import TRIES, Queue
 from tunesmith.sweep.task import GONE, Result, Task
@@ -425,12 +426,12 @@ def test_on_ray_a_searchs_limit_is_no_tasks_where_an_adviser_may_give_another(mo
     limits: list[float | None] = []
 
     def limit_of(adviser: str, budget_s: float | None) -> float | None:
-        actor = SimpleNamespace(tune=SimpleNamespace(remote=lambda task: None))
+        actor = SimpleNamespace(tune=SimpleNamespace(remote=lambda task, before: None))
         options = SimpleNamespace(remote=lambda: actor)
         worker = RayWorker(None, options, Place("cpu:0", (0,)), Orders(adviser=adviser), None, 1)
         worker._actor = actor
         monkeypatch.setattr(worker, "_ask", lambda reference, limit_s: limits.append(limit_s) or {})
-        worker.tune(replace(task(1), budget_s=budget_s), lambda said: None)
+        worker.tune(replace(task(1), budget_s=budget_s), None, lambda said: None)
         return limits[-1]
 
     assert limit_of("", None) is None
@@ -452,7 +453,7 @@ def test_what_a_worker_had_in_hand_when_it_was_stopped_goes_to_the_drivers_store
         def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
             return []
 
-        def tune(self, task: Task, heard: Any) -> Mapping[str, Any]:
+        def tune(self, task: Task, before: Result | None, heard: Any) -> Mapping[str, Any]:
             sweep.stop()
             raise Lost("it was told to stop", entry_text(theirs, key))
 
@@ -500,7 +501,7 @@ class Gpu:
     def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
         return []
 
-    def tune(self, task: Task, heard: Any) -> Mapping[str, Any]:
+    def tune(self, task: Task, before: Result | None, heard: Any) -> Mapping[str, Any]:
         self.served[self.name] = self.served.get(self.name, 0) + 1
         if self.name in self.gone and self.served[self.name] == 2:
             return {GONE: "the GPU does not answer any more"}
@@ -554,3 +555,107 @@ def test_a_problem_that_failed_beside_a_gpu_that_does_not_answer_is_no_failure_o
     assert list(said) == [GONE]
     assert "CUDA error: device lost (after: " in said[GONE]
     assert "no inputs of this size" in said[GONE]
+
+
+# --- another look -------------------------------------------------------------------------------------
+
+
+class Doubtful:
+    """A worker whose choices are close; what it says of each look is scripted by the problem's size.
+
+    1: each look names another. 2: the second look fails. 3: a worker dies of the second look. 4: it says that the
+    second look is impossible.
+    """
+
+    def __init__(self, asked: list[tuple[str, int]], dead: set[str]) -> None:
+        self.asked, self.dead = asked, dead
+
+    def begin(self) -> Mapping[str, Any]:
+        return {"identity": OTHER, "kind": "cpu"}
+
+    def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
+        return list(range(len(entries)))
+
+    def tune(self, task: Task, before: Result | None, heard: Any) -> Mapping[str, Any]:
+        looks, n = 0 if before is None else before.looks, task.fields.dims["n"]
+        self.asked.append((task.problem, looks))
+        if before is None:
+            return {"fate": "tuned", "device": OTHER, "config": {"a": 1}, "again": True, "key": {}, "measure_s": 1.0}
+        if n == 3:
+            raise Lost("worker process died")
+        if n == 4:
+            raise Refused("Busy")
+        if n == 2:
+            return {"fate": "failed", "device": OTHER, "error": "another look came to no end", "measure_s": 0.5}
+        config = {"a": 1 + looks}
+        more = {"config": config, "again": True, "changed": looks, "key": {}, "measure_s": 0.25}
+        return {"fate": "tuned", "device": OTHER, **more}
+
+    def interrupt(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+def doubtful(folder: Path, sizes: Sequence[int], **more: Any) -> tuple[Outcome, list[str], list[tuple[str, int]]]:
+    tasks, watcher, asked = [task(n) for n in sizes], Anyone(), list[tuple[str, int]]()
+    workers = {"cpu:0": partial(Doubtful, asked, set())}
+    done = Done(folder, tasks)
+    before = done.results() if more.pop("resume", False) else {}
+    outcome = Sweep(tasks, workers, Store.open(folder), done, watcher, before, **more).run()
+    return outcome, watcher.said, asked
+
+
+def test_looks_come_when_all_is_searched_and_are_three_at_most(tmp_path: Path) -> None:
+    outcome, _, asked = doubtful(tmp_path, [1, 5])
+    assert asked == [(task(n).problem, looks) for looks in (0, 1, 2) for n in (5, 1)]
+    assert [(result.looks, result.config, result.again) for _, result in outcome.results] == [(3, {"a": 3}, False)] * 2
+    assert [result.measure_s for _, result in outcome.results] == [1.5, 1.5]
+    assert [use.problems for use in outcome.uses] == [2]
+    assert outcome.uses[0].measure_s == pytest.approx(3.0)
+
+
+def test_where_another_look_comes_to_nothing_the_choice_stands(tmp_path: Path) -> None:
+    outcome, said, _ = doubtful(tmp_path, [2, 3, 4])
+    assert outcome.good
+    assert {task.fields.dims["n"]: result.config for task, result in outcome.results} == {
+        n: {"a": 1} for n in (2, 3, 4)
+    }
+    assert {result.looks for _, result in outcome.results} == {1}
+    assert len(said) == 3
+    assert all("what was chosen before stands" in one for one in said)
+    for why in ("another look came to no end", "worker process died", "Busy"):
+        assert any(why in one for one in said)
+
+
+def test_what_is_left_to_look_at_is_done_when_the_sweep_goes_on(tmp_path: Path) -> None:
+    doubtful(tmp_path, [1, 3])  # 3 was not looked at to an end
+    outcome, _, asked = doubtful(tmp_path, [1, 3], resume=True)
+    assert asked == [(task(3).problem, 1)]
+    assert outcome.good
+    outcome, _, asked = doubtful(tmp_path, [1, 3], resume=True, looks=1)
+    assert asked == []
+
+
+def test_a_sweep_that_is_stopped_among_its_looks_has_nothing_left(tmp_path: Path) -> None:
+    queue = Queue([task(1), task(2)])
+    queue.join(OTHER, "cpu", {})
+    for _ in range(2):
+        assert queue.take(0, OTHER) is not None
+        queue.done(0, OTHER, Result("tuned", OTHER, again=True))
+    assert queue.unfinished() == []
+    assert queue.take(0, OTHER) is not None  # in hand for another look
+    queue.stop()
+    assert queue.unfinished() == []
+
+
+@pytest.mark.parametrize(
+    ("median_s", "ratio", "partial_", "close"),
+    [(1e-3, 1.1, "", True), (1e-3, 1.3, "", False), (6e-3, 1.1, "", False), (1e-3, 1.1, "budget", False),
+     (1e-3, None, "", False), (None, 1.1, "", False)],
+)  # fmt: skip
+def test_a_close_choice_of_brief_samples_is_looked_at_again(
+    median_s: float | None, ratio: float | None, partial_: str, close: bool
+) -> None:
+    choice = Choice(Config(a=1), "search", "search", median_s, ratio=ratio, partial=partial_)
+    assert is_close(choice, swept.DisturbedClock(lambda config: 1.0)) is close
+    assert is_close(choice, swept.clock()) is False

@@ -251,6 +251,63 @@ def scale(n, *, a):
 """
 
 
+# --- another look ---------------------------------------------------------------------------------------
+
+
+def test_what_a_disturbed_race_has_chosen_is_found_out_by_two_later_ones(sweep: Sweep) -> None:
+    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    sizes = [7, 6, 5, 3, 2, 1]
+    code, answer = sweep("disturbed", sizes, *device)
+    assert (code, by_size(answer, "config")) == (0, {n: {"a": 4} for n in sizes})
+    assert by_size(answer, "looks") == {1: 3, 2: 3, 3: 2, 5: 3, 6: 3, 7: 2}
+    assert by_size(answer, "changed") == {
+        1: 1,
+        2: 2,
+        3: 0,
+        5: 1,
+        6: 0,
+        7: 0,
+    }  # who takes longer for all is not believed
+    assert by_size(answer, "median_s") == {n: pytest.approx(1e-3) for n in sizes}
+    assert not any(by_size(answer, "again").values())
+    assert set(by_size(answer, "measured").values()) == {3}
+    assert sum(use["problems"] for use in answer["uses"]) == len(sizes)
+    before = history()
+    for more in ([], ["--resume"]):
+        code, answer = sweep("disturbed", sizes, *device, *more)
+        assert (code, set(by_size(answer, "fate").values())) == (0, {"known"})
+        assert by_size(answer, "config") == {n: {"a": 4} for n in sizes}
+        assert by_size(answer, "median_s") == {n: pytest.approx(1e-3) for n in sizes}
+    assert history() == before
+
+
+def test_another_look_is_made_no_more_often_than_is_wanted(sweep: Sweep, tmp_path: Path) -> None:
+    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    code, answer = sweep("disturbed", [3, 2, 1], *device, "--looks", "1")
+    assert (code, by_size(answer, "config")) == (0, {1: {"a": 2}, 2: {"a": 4}, 3: {"a": 4}})
+    assert by_size(answer, "looks") == {1: 1, 2: 1, 3: 1}
+    code, answer = sweep("disturbed", [4], *device, "--launches", "100")
+    assert by_size(answer, "looks") == {4: 1}  # so many, and no more
+    code, answer = sweep("scale", [5], *device)
+    assert by_size(answer, "looks") == {5: 1}  # its clock does not say that its samples may be disturbed
+
+
+def test_a_killed_sweep_goes_on_with_the_looks_that_were_left(sweep: Sweep, tmp_path: Path) -> None:
+    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    sweep("disturbed", [3, 2, 1], *device)
+    [file] = (options().cache_dir / "sweeps").glob("*.jsonl")
+    lines = [line for line in file.read_bytes().splitlines(keepends=True) if line.strip()]
+    assert [json.loads(line)["result"]["looks"] for line in lines] == [1, 1, 1, 2, 2, 2, 3, 3]
+    file.write_bytes(b"".join(lines[:4]))  # killed after the second look at the first
+    code, answer = sweep("disturbed", [3, 2, 1], *device, "--resume")
+    looks = by_size(answer, "looks")
+    assert (code, looks[3]) == (0, 2)
+    assert looks[1] >= 2
+    assert looks[2] >= 2
+    fates = by_size(answer, "fate")
+    assert fates == {1: "tuned", 2: "tuned", 3: "known"}
+
+
 # --- an adviser -----------------------------------------------------------------------------------------
 
 

@@ -54,6 +54,10 @@ RetryOption: TypeAlias = Annotated[
 AdviserOption: TypeAlias = Annotated[
     str, typer.Option("--adviser", metavar="MODULE:NAME", help="A function that says how each problem is searched.")
 ]
+LooksOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--looks", metavar="N", help="Races at most of a close choice by brief samples, on CPUs (3)."),
+]
 
 
 def sweep(
@@ -68,6 +72,7 @@ def sweep(
     launches: LaunchesOption = None,
     strategy: StrategyOption = None,
     adviser: AdviserOption = "",
+    looks: LooksOption = None,
     json: AsJson = False,
 ) -> None:
     """Tune many problems of many kernels, on several devices at once.
@@ -78,6 +83,8 @@ def sweep(
     if executor not in EXECUTORS:
         raise BadInput(unknown("executor", executor, EXECUTORS))
     check_limits(budget, launches, strategy)
+    if looks is not None and looks < 1:
+        raise BadInput(f"--looks {looks}: good values: integers from 1")
     with answers_only(json):
         adviser = _checked(adviser)
         kernels = _kernels(file, targets)
@@ -86,7 +93,7 @@ def sweep(
             note(said)
         start = time.monotonic()
         with _workers(executor, ray_address, devices, kernels, retry, adviser) as workers:
-            outcome = _run(wanted.tasks, workers, resume, retry)
+            outcome = _run(wanted.tasks, workers, resume, retry, looks)
         took_s = time.monotonic() - start
     if json:
         print_json("sweep", _data(outcome, took_s, list(workers)))
@@ -203,11 +210,14 @@ def _gpu_count(backends: Sequence[str]) -> int:
 # --- the run -----------------------------------------------------------------------------------------
 
 
-def _run(tasks: Sequence[Task], workers: Mapping[str, Callable[[], Worker]], resume: bool, retry: bool) -> Outcome:
+def _run(
+    tasks: Sequence[Task], workers: Mapping[str, Callable[[], Worker]], resume: bool, retry: bool, looks: int | None
+) -> Outcome:
     from tunesmith.report.sweeping import SweepProgress
     from tunesmith.store import default_store
     from tunesmith.sweep.done import Done
     from tunesmith.sweep.drive import Sweep
+    from tunesmith.sweep.looks import MOST_LOOKS
 
     done = Done(options().cache_dir, tasks)
     with done.in_use(), SweepProgress(len(tasks), detail=detail()) as progress:
@@ -216,7 +226,9 @@ def _run(tasks: Sequence[Task], workers: Mapping[str, Callable[[], Worker]], res
             count = len({task for results in before.values() for task in results})
             whose = "an earlier run" if done.forget() else "another command, which is at this very sweep,"
             note(f"{whose} has done {count} of these {len(tasks)} problems; --resume does not look at them again")
-        return Sweep(tasks, workers, default_store(), done, progress, before if resume else {}, retry).run()
+        known = before if resume else {}
+        most = MOST_LOOKS if looks is None else looks
+        return Sweep(tasks, workers, default_store(), done, progress, known, retry, most).run()
 
 
 def _data(outcome: Outcome, took_s: float, devices: Sequence[str]) -> dict[str, Any]:

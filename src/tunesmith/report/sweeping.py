@@ -55,6 +55,8 @@ class SweepProgress:
     resumed_count: int = 0
     failed: int = 0
     trials: int = 0
+    looked: int = 0
+    to_look: int = 0
     kinds: set[str] = field(default_factory=set[str])
     doing: dict[str, _Doing] = field(default_factory=dict[str, _Doing])
     _since: float | None = None
@@ -94,6 +96,11 @@ class SweepProgress:
         self.doing.pop(name, None)
         if result.fate == "elsewhere":
             return
+        self.to_look += result.again
+        if result.looks > 1:
+            self.looked += 1
+            self._show()
+            return
         self.done += 1
         self.trials += max(0, result.measured + result.failed - result.known)
         if result.fate == "failed":
@@ -122,7 +129,10 @@ class SweepProgress:
         if fresh > 0 and took_s > 0:
             a_minute = 60 / took_s
             parts.append(f"{fresh * a_minute:.1f} problems and {self.trials * a_minute:,.0f} trials a minute")
-            parts.append(f"{spent((self.of_all - self.done) * took_s / fresh)} left")
+            if self.done < self.of_all:
+                parts.append(f"{spent((self.of_all - self.done) * took_s / fresh)} left")
+        if self.done == self.of_all and self.to_look:
+            parts.append(f"{self.looked:,} of {self.to_look:,} close ones timed again")
         return "; ".join(parts)
 
     def _show(self) -> None:
@@ -225,7 +235,10 @@ def sweep_line(outcome: Outcome, took_s: float, n_workers: int) -> str:
     said = ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number) or "nothing done"
     compiling = sum(result.compile_s for result in results if result.fate == "tuned")
     measuring = sum(result.measure_s for result in results if result.fate == "tuned")
+    looked = [result for result in results if result.looks > 1]
+    changed = sum(result.changed > 0 for result in looked)
+    again = f", {len(looked):,} timed again later ({changed:,} changed)" if looked else ""
     return (
-        f"{count(len(results), 'problem')} on {count(n_workers, 'device')} in {spent(took_s)}: {said}; "
+        f"{count(len(results), 'problem')} on {count(n_workers, 'device')} in {spent(took_s)}: {said}{again}; "
         f"{count(tried, 'Config')} tried, {spent(compiling)} compiling and {spent(measuring)} measuring in all"
     )

@@ -15,7 +15,7 @@ from tunesmith.options import VARIABLES, options, usable_cores
 from tunesmith.remote import OPEN_S
 from tunesmith.sweep import work
 from tunesmith.sweep.devices import VISIBLE, Place
-from tunesmith.sweep.task import Task
+from tunesmith.sweep.task import Result, Task
 from tunesmith.sweep.workers import STOP_S, Lost, Orders, Refused
 
 #: An actor that the cluster has no room for is waited for so long; its node may have to be started first.
@@ -39,10 +39,10 @@ class Actor:
     def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
         return work.still_known(entries)
 
-    def tune(self, task: Mapping[str, Any]) -> dict[str, Any]:
+    def tune(self, task: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
         """As of `work`; when it is interrupted, what has been stored of it (`interrupted`)."""
         try:
-            return work.tune(task, tell=lambda said: None)
+            return work.tune(task, before, tell=lambda said: None)
         except KeyboardInterrupt:
             return {"interrupted": work.in_hand()}
 
@@ -160,11 +160,11 @@ class RayWorker:
     def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
         return self._ask(self._actor.still_known.remote(list(entries)), OPEN_S)
 
-    def tune(self, task: Task, heard: Callable[[Any], object]) -> Mapping[str, Any]:
+    def tune(self, task: Task, before: Result | None, heard: Callable[[Any], object]) -> Mapping[str, Any]:
         # a search without a budget may take hours, and says nothing meanwhile; so may one that an adviser gives another
         known = task.budget_s is not None and not self._orders.adviser
         limit_s = (task.budget_s or 0.0) + OPEN_S + options().wait_s if known else None
-        reference = self._actor.tune.remote(asdict(task))
+        reference = self._actor.tune.remote(asdict(task), before and asdict(before))
         try:
             said = self._ask(reference, limit_s)
         except _ToldToStop:

@@ -13,6 +13,7 @@ from tunesmith.errors import StoreError
 from tunesmith.store import Store
 from tunesmith.store.exchange import add_text
 from tunesmith.sweep.done import Done
+from tunesmith.sweep.looks import MOST_LOOKS
 from tunesmith.sweep.queue import TRIES, Queue
 from tunesmith.sweep.task import GONE, Result, Task
 from tunesmith.sweep.use import Use
@@ -20,6 +21,8 @@ from tunesmith.sweep.workers import STOP_S, Lost, Refused, Worker
 
 #: A device on which so many workers in a row could not begin has something wrong that no other worker will mend.
 STARTS = 3
+#: where another look comes to nothing
+STANDS = "what was chosen before stands"
 #: how long Ctrl-C may go unheard
 _TICK_S = 0.2
 
@@ -44,7 +47,7 @@ class Watcher(Protocol):
         ...
 
     def ended(self, name: str, task: Task, result: Result) -> None:
-        """A task has come to an end."""
+        """A task has come to an end; or another look at it has, where `result.looks` is above 1."""
         ...
 
     def trouble(self, name: str, what: str) -> None:
@@ -57,7 +60,7 @@ class Outcome:
     """What came of a sweep.
 
     Attributes:
-        results: of each task on each kind of device, in the order in which they ended.
+        results: of each task on each kind of device, in the order in which they came to an end first.
         left: tasks that came to no end on some kind of device, each with why.
         given_up: devices on which nothing runs (any more), each with why.
         interrupted: whether Ctrl-C ended it.
@@ -89,17 +92,19 @@ class Sweep:
         done: where to note what is done.
         before: what an earlier run has done, by device's identity.
         retry: whether what killed its workers then is tried again.
+        looks: races at most of a problem whose samples may have been disturbed, the search's own counted.
     """
 
     def __init__(
         self, tasks: Sequence[Task], workers: Mapping[str, Callable[[], Worker]], store: Store, done: Done,
         watcher: Watcher, before: Mapping[str, Mapping[Task, Result]], retry: bool = False,
+        looks: int = MOST_LOOKS,
     ) -> None:  # fmt: skip
         self._queue, self._makers, self._store, self._done = Queue(tasks), dict(workers), store, done
-        self._watcher, self._before, self._retry = watcher, before, retry
+        self._watcher, self._before, self._retry, self._looks = watcher, before, retry, looks
         self._lock = threading.Lock()
         self._alive: dict[str, Worker] = {}
-        self._results: list[tuple[Task, Result]] = []
+        self._results: dict[tuple[Task, str], Result] = {}  # by device's identity; in the order in which they ended
         self._gone: dict[str, str] = {}
         self._unkept: list[tuple[Task, str]] = []
         self._stopping = threading.Event()
@@ -124,8 +129,8 @@ class Sweep:
         for use in self._uses.values():
             use.close(time.monotonic() - start)
         return Outcome(
-            tuple(self._results), tuple(self._left(interrupted)), tuple(self._gone.items()), interrupted,
-            tuple(self._unkept), tuple(self._uses.values()),
+            tuple((task, result) for (task, _), result in self._results.items()), tuple(self._left(interrupted)),
+            tuple(self._gone.items()), interrupted, tuple(self._unkept), tuple(self._uses.values()),
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -183,7 +188,7 @@ class Sweep:
             self._uses[name].start_s += time.monotonic() - start
         resumed = self._queue.join(identity, kind, before)
         with self._lock:
-            self._results += resumed
+            self._results.update(((task, identity), result) for task, result in resumed)
         self._tell("ready", name, identity)
         if resumed:
             self._tell("resumed", len(resumed))
@@ -196,7 +201,12 @@ class Sweep:
         asked = [(task, result) for task, result in before.items() if result.key is not None]
         entries = [{"target": task.target, "key": result.key} for task, result in asked]
         held = worker.still_known(entries) if entries else []
-        return {**deadly, **{asked[number][0]: replace(asked[number][1], fate="known") for number in held}}
+        known = {asked[number][0]: self._bounded(replace(asked[number][1], fate="known")) for number in held}
+        return {**deadly, **known}
+
+    def _bounded(self, result: Result) -> Result:
+        """It is looked at no more often than is wanted."""
+        return replace(result, again=result.again and result.looks < self._looks)
 
     def _work(self, number: int, name: str, identity: str, worker: Worker) -> bool:
         """Give a worker tasks until there are none; `False` when it is lost."""
@@ -204,31 +214,42 @@ class Sweep:
             task = self._queue.take(number, identity)
             if task is None:
                 return True
+            before = self._results.get((task, identity))
             self._tell("began", name, task)
             start = time.monotonic()
             try:
-                said: dict[str, Any] = dict(worker.tune(task, lambda said: self._tell("heard", name, said)))
+                said: dict[str, Any] = dict(worker.tune(task, before, lambda said: self._tell("heard", name, said)))
                 if GONE in said:
                     raise Lost(str(said[GONE]))
             except Refused as error:
                 said = {"fate": "failed", "device": identity, "error": str(error)}
             except Lost as error:
                 self._uses[name].lose(time.monotonic() - start)
-                self._keep(name, task, error.row)
-                if self._stopping.is_set():
-                    return True
-                self._tell("trouble", name, f"{task.title}: the worker is lost: {error}")
-                if self._queue.lost(number, identity) is not None:
-                    why = f"{TRIES} workers were lost with it, the last: {error}"
-                    self._note(name, task, Result("failed", identity, error=why, deadly=True))
-                return False
+                self._lost(number, name, identity, task, error)
+                return self._stopping.is_set()
             for warning in said.pop("warnings", []):
                 self._tell("trouble", name, warning)
             result = Result.from_data(said)
-            self._uses[name].ended(result, time.monotonic() - start)
+            self._uses[name].ended(result, time.monotonic() - start, anew=before is None)
             self._keep(name, task, result.row)
+            if before is not None and result.fate == "failed":
+                self._tell("trouble", name, f"{task.title}: {result.error}; {STANDS}")
+                result = replace(before, again=False)
+            else:
+                result = self._bounded(result if before is None else result.after(before))
             self._note(name, task, result)
             self._queue.done(number, identity, result)
+
+    def _lost(self, number: int, name: str, identity: str, task: Task, error: Lost) -> None:
+        """A worker died, of its task perhaps."""
+        self._keep(name, task, error.row)
+        if self._stopping.is_set():
+            return
+        looked = (task, identity) in self._results
+        self._tell("trouble", name, f"{task.title}: the worker is lost: {error}{f'; {STANDS}' if looked else ''}")
+        if self._queue.lost(number, identity) is not None:
+            why = f"{TRIES} workers were lost with it, the last: {error}"
+            self._note(name, task, Result("failed", identity, error=why, deadly=True))
 
     def _keep(self, name: str, task: Task, row: str) -> None:
         """Into the driver's store, what a worker has found that has another one, or could not write its own."""
@@ -246,7 +267,7 @@ class Sweep:
     def _note(self, name: str, task: Task, result: Result) -> None:
         if result.fate != "elsewhere":
             with self._lock:
-                self._results.append((task, replace(result, row="")))
+                self._results[task, result.device] = replace(result, row="")
             try:
                 self._done.add(task, result)
             except OSError as error:

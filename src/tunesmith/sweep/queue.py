@@ -2,7 +2,8 @@
 
 Each kind of device has a lane with all tasks: two chips never share a result. Workers on devices of one kind share
 its lane. A worker keeps to a run of neighbours; when all runs are begun, it takes from the end of the longest. What a
-device's worker died of goes to another device as long as there is one: whose fault it was shows there.
+device's worker died of goes to another device as long as there is one: whose fault it was shows there. What is to be
+looked at again comes when all runs are done.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class _Lane:
         kind: `cuda`, `hip`, `cpu`.
         waiting: runs of which something is left. own: the run that each worker keeps to.
         serving: workers that may still take something. deaths: by task, the workers that died of it.
+        again: of what is finished, what is to be looked at again, in this order.
     """
 
     kind: str
@@ -35,6 +37,7 @@ class _Lane:
     serving: set[int] = field(default_factory=set[int])
     deaths: dict[Task, list[int]] = field(default_factory=dict[Task, list[int]])
     finished: set[Task] = field(default_factory=set[Task])
+    again: list[Task] = field(default_factory=list[Task])
 
 
 class Queue:
@@ -64,7 +67,8 @@ class Queue:
             mine = set(self.tasks)
             taken = {task: result for task, result in done.items() if task in mine}
             todo = [task for task in self.tasks if task not in taken]
-            self._lanes[identity] = _Lane(kind, runs(todo), finished=set(taken))
+            again = [task for task, result in taken.items() if result.again]
+            self._lanes[identity] = _Lane(kind, runs(todo), finished=set(taken), again=again)
             return list(taken.items())
 
     def take(self, worker: int, identity: str) -> Task | None:
@@ -77,7 +81,7 @@ class Queue:
                 if task is not None:
                     lane.running[worker] = task
                     return task
-                if not lane.running and not lane.waiting:
+                if not lane.running and not lane.waiting and not lane.again:
                     break
                 self._changed.wait()
             lane.serving.discard(worker)
@@ -99,14 +103,20 @@ class Queue:
                 lane.waiting = [run for run in lane.waiting if run[0].target != task.target]
             else:
                 lane.finished.add(task)
+                if result.again:
+                    lane.again.append(task)
             self._changed.notify_all()
 
     def lost(self, worker: int, identity: str) -> Task | None:
-        """A worker died of its task, which another one tries; the task if it was one time too many."""
+        """A worker died of its task, which another one tries; the task if it was one time too many. Of another look the
+        one before stands."""
         with self._changed:
             lane = self._lanes[identity]
             task = lane.running.pop(worker)
             lane.own.pop(worker, None)
+            if task in lane.finished:
+                self._changed.notify_all()
+                return None
             deaths = lane.deaths.setdefault(task, [])
             deaths.append(worker)
             given_up = len(deaths) >= TRIES
@@ -132,6 +142,7 @@ class Queue:
                 for lane in self._lanes.values()
                 for run in (*lane.waiting, list(lane.running.values()))
                 for task in run
+                if task not in lane.finished
             }
             return [task for task in self.tasks if task not in finished or task in waiting]
 
@@ -153,7 +164,7 @@ def _next(lane: _Lane, worker: int) -> Task | None:
             longest = max(waiting, key=len)
             return _taken(lane, longest, -1)
         else:
-            return None
+            return lane.again.pop(0) if lane.again else None
     return _taken(lane, run, 0)
 
 

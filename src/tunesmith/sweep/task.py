@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -62,6 +62,8 @@ class Result:
         seconds: from the task's begin to its end, making inputs included.
         compile_s, measure_s, store_s, wait_s: of these, waiting for what is compiled, measuring, writing to the store,
             and waiting for whoever else measures on the device.
+        looks: how many races have named the Config, the search's own counted. changed: how many of the others named
+            another than the race before. again: whether one more may.
         error: why it failed. deadly: whether its workers died of it.
         key: of the Choice. soft: the versions it was found under.
         row: what the worker's store has of the key, where that is not the driver's.
@@ -81,11 +83,19 @@ class Result:
     measure_s: float = 0.0
     store_s: float = 0.0
     wait_s: float = 0.0
+    looks: int = 1
+    changed: int = 0
+    again: bool = False
     error: str = ""
     deadly: bool = False
     key: Mapping[str, Any] | None = None
     soft: Mapping[str, str] = field(default_factory=dict[str, str])
     row: str = ""
+
+    def after(self, before: Result) -> Result:
+        """What came of both looks, where this one was after another."""
+        spent = {part: getattr(self, part) + getattr(before, part) for part in SECONDS}
+        return replace(self, looks=before.looks + 1, **spent)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Result:
@@ -104,10 +114,12 @@ class Result:
         return cls(**found)
 
 
+#: fields of a Result that say what it took
+SECONDS = "seconds", "compile_s", "measure_s", "store_s", "wait_s"
 _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("fate", "device", "partial", "error", "row"), (str,)),
-    **dict.fromkeys(("ties", "measured", "failed", "known"), (int,)),
-    **dict.fromkeys(("seconds", "compile_s", "measure_s", "store_s", "wait_s"), (int, float)),
+    **dict.fromkeys(("ties", "measured", "failed", "known", "looks", "changed"), (int,)),
+    **dict.fromkeys(SECONDS, (int, float)),
     "config": (dict, NoneType), "key": (dict, NoneType), "soft": (dict,), "median_s": (int, float, NoneType),
-    "deadly": (bool,),
+    **dict.fromkeys(("deadly", "again"), (bool,)),
 }  # fmt: skip

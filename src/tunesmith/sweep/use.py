@@ -40,9 +40,9 @@ class Use:
     lost_s: float = 0.0
     idle_s: float = 0.0
 
-    def ended(self, result: Result, took_s: float) -> None:
-        """A problem came to its end after so long, as the driver saw it."""
-        self.problems += result.fate != "elsewhere"
+    def ended(self, result: Result, took_s: float, anew: bool = True) -> None:
+        """A problem came to its end after so long, as the driver saw it; or another look at it, which is not `anew`."""
+        self.problems += anew and result.fate != "elsewhere"
         known_s = result.measure_s + result.compile_s + result.store_s + result.wait_s
         self.measure_s += result.measure_s
         self.compile_s += result.compile_s

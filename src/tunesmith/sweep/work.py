@@ -39,6 +39,7 @@ from tunesmith.store.place import host
 from tunesmith.subject import Subject
 from tunesmith.sweep.advice import Advice, Named, advice_for, adviser_at
 from tunesmith.sweep.devices import usable_cores
+from tunesmith.sweep.looks import is_close, looked_again
 from tunesmith.sweep.task import GONE, Result, Task
 from tunesmith.tuned import TunedKernel
 from tunesmith.worker import kernel_at
@@ -156,10 +157,11 @@ def _holds(work: _Work, entry: Mapping[str, Any]) -> bool:
         return False  # it is looked at, and the search says what is wrong
 
 
-def tune(task: Mapping[str, Any], tell: Tell | None = None) -> dict[str, Any]:
+def tune(task: Mapping[str, Any], before: Mapping[str, Any] | None = None, tell: Tell | None = None) -> dict[str, Any]:
     """Tune one problem: a `Result` as JSON types.
 
     Args:
+        before: what came of it before: it is only looked at again.
         tell: hears how far it is, now and then; of a child process, its parent.
 
     Returns:
@@ -171,7 +173,9 @@ def tune(task: Mapping[str, Any], tell: Tell | None = None) -> dict[str, Any]:
     [work] = _work
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as said:
-        result, failure, error = attempt("launch", lambda: _tuned(work, Task(**task), tell or answering.tell))
+        seen = None if before is None else Result.from_data(before)
+        tells = tell or answering.tell
+        result, failure, error = attempt("launch", lambda: _tuned(work, Task(**task), tells, seen))
     if result is None or result.fate == "failed":
         why = result.error if result is not None else failure.reason if failure is not None else ""
         if trouble := _trouble(work):
@@ -197,7 +201,7 @@ def _row(work: _Work, key: Key) -> str:
     return entry_text(store, key) if work.send or store.uncached is not None else ""
 
 
-def _tuned(work: _Work, task: Task, tell: Tell) -> Result:
+def _tuned(work: _Work, task: Task, tell: Tell, seen: Result | None) -> Result:
     failed = Result("failed", work.identity)
     try:
         kernel = work.kernel(task.target)
@@ -211,6 +215,11 @@ def _tuned(work: _Work, task: Task, tell: Tell) -> Result:
         return Result("elsewhere", work.identity, error=f"{task.kernel} runs on {there.kind}")
     if there.identity != work.identity:
         return replace(failed, error=f"its inputs lie on {there.identity}, and this worker's device is {work.identity}")
+    if seen is not None:
+        work.key = subject.key
+        with watched(_Listener(subject.key, tell, [])):
+            isolate = _isolated(kernel, arguments)
+            return replace(looked_again(kernel, arguments, seen, task.budget_s, isolate), row=_row(work, subject.key))
     journal = Journal(options().cache_dir, kernel.declared.name_for(kernel.kernel.name))
     before = journal.failure(subject.key)
     if before is not None and not work.retry:
@@ -225,7 +234,7 @@ def _searched(
     """Search; what does not work at all is noted, so that it is not tried again."""
     heard: list[Summary] = []
     work.key = subject.key
-    key, error, hopeless, summary = subject.key, "", False, None
+    key, error, hopeless, summary, advice = subject.key, "", False, None, Advice()
     try:
         advice = Advice() if work.adviser is None else advice_for(subject, default_store(), work.adviser)
         with watched(_Listener(key, tell, heard)):
@@ -248,7 +257,10 @@ def _searched(
             TunesmithWarning,
             stacklevel=2,
         )
-    return _result(work, summary, seen, error, _row(work, key))
+    result = _result(work, summary, seen, error, _row(work, key))
+    if result.fate != "tuned" or summary is None or summary.choice is None or task.launches or advice.launches:
+        return result
+    return replace(result, again=is_close(summary.choice, kernel.clock(subject.device)))
 
 
 def _isolated(kernel: TunedKernel, arguments: Mapping[str, Any]) -> bool:

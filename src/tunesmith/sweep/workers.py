@@ -15,7 +15,7 @@ from tunesmith.remote import OPEN_S
 from tunesmith.store import Store
 from tunesmith.store.place import host
 from tunesmith.sweep.devices import Place
-from tunesmith.sweep.task import Task
+from tunesmith.sweep.task import Result, Task
 
 #: How long a worker that is told to stop may take to put away what it has measured.
 STOP_S = 10.0
@@ -73,7 +73,7 @@ class Worker(Protocol):
         """As of `work`."""
         ...
 
-    def tune(self, task: Task, heard: Callable[[Any], object]) -> Mapping[str, Any]:
+    def tune(self, task: Task, before: Result | None, heard: Callable[[Any], object]) -> Mapping[str, Any]:
         """As of `work`; `heard` is told how far it is."""
         ...
 
@@ -112,9 +112,10 @@ class LocalWorker:
     def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
         return self._call("still_known", {"entries": list(entries)}, OPEN_S)
 
-    def tune(self, task: Task, heard: Callable[[Any], object]) -> Mapping[str, Any]:
+    def tune(self, task: Task, before: Result | None, heard: Callable[[Any], object]) -> Mapping[str, Any]:
         # between two words of a search may lie what is longest of: inputs that are made, another search of the key
-        return self._call("tune", {"task": asdict(task)}, OPEN_S + options().wait_s, heard)
+        request = {"task": asdict(task), "before": before and asdict(before)}
+        return self._call("tune", request, OPEN_S + options().wait_s, heard)
 
     def _call(
         self, function: str, request: Mapping[str, Any], silent_s: float, heard: Callable[[Any], object] | None = None

@@ -1,0 +1,54 @@
+"""Second looks: what brief samples have chosen is raced again later in the sweep (`tunesmith.refresh` says why).
+
+The close ones are, when all problems have been searched, and once more where that named another or was disturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tunesmith.core.outcome import Choice
+from tunesmith.kernel import Clock
+from tunesmith.measure.race import of_races
+from tunesmith.sweep.task import Result
+from tunesmith.tuned import TunedKernel
+
+#: Races at most of one problem, the search's own counted.
+MOST_LOOKS = 3
+#: What a stretch can turn round: Configs within this factor of each other.
+NEAR = 1.25
+
+
+def is_close(choice: Choice, clock: Clock) -> bool:
+    """Whether another look may name another Config: its samples are brief, and the runner-up is near."""
+    brief = of_races(clock).get("brief")
+    if brief is None or choice.median_s is None or choice.ratio is None:
+        return False
+    return choice.median_s < brief.below_s and choice.ratio < NEAR and not choice.partial
+
+
+def looked_again(
+    kernel: TunedKernel, arguments: Mapping[str, Any], before: Result, budget_s: float | None, isolate: bool
+) -> Result:
+    """Race what was chosen against the next best of then.
+
+    Returns:
+        `before` with what is chosen now, and what this look took; or a failure that says why it came to nothing, where
+        `before` stands.
+
+    Raises:
+        Busy, BadInput, WorkerLost: as of `TunedKernel.look_again`.
+    """
+    found = kernel.look_again(budget_s=budget_s, isolate=isolate, **arguments)
+    if found is None:
+        return replace(before, fate="failed", error="another look found nothing in this worker's store")
+    took = {part: getattr(found, part) for part in ("compile_s", "measure_s", "store_s", "wait_s")}
+    if found.fate not in ("kept", "changed"):
+        return replace(before, fate="failed", error=f"another look came to no end: {found.why}", **took)
+    now, changed = found.after, found.after.config != found.before.config
+    return replace(
+        before, fate="tuned", config=dict(now.config), median_s=now.median_s, ties=len(now.ties),
+        again=changed or found.disturbed or found.restless, changed=before.changed + changed, **took,
+    )  # fmt: skip
