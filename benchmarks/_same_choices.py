@@ -22,8 +22,8 @@ from tunesmith.core.stats import geometric_mean, median, paired_ratio
 from tunesmith.refresh import DISTURBED
 from tunesmith.tuned import TunedKernel
 
-#: rounds in which two Configs are timed
-ROUNDS = 60
+#: rounds in which two Configs are timed, and processes that can say something of them
+ROUNDS, FEWEST = 60, 5
 #: by (kernel, problem), what a store has chosen
 Chosen = dict[tuple[str, str], dict[str, Any]]
 
@@ -87,7 +87,8 @@ class Apart:
     """How many times as long one of two Configs takes as the other.
 
     Attributes:
-        ratio, low: of the processes that were disturbed least: the mean, at least 1, and its lower 95 % bound.
+        ratio, low: of the processes that were disturbed least, where those are FEWEST at least, else of all: the mean,
+            at least 1, and its lower 95 % bound.
         processes: how many those are.
         ratio_of_all, low_of_all: the same of all processes.
     """
@@ -128,6 +129,8 @@ def told_apart(module: str, pairs: Sequence[Pair], processes: int, cores: int, a
 def judged(found: Sequence[tuple[float, float]]) -> Apart:
     """By (ratio, seconds) of each process."""
     undisturbed = _undisturbed(found)
+    if len(undisturbed) < FEWEST:  # of so few nothing can be said
+        undisturbed = found
     return Apart(*_bounds(undisturbed), len(undisturbed), *_bounds(found))
 
 

@@ -17,6 +17,7 @@ from tests.fakes import ScriptedClock
 from tunesmith import Config, Device, Problem
 from tunesmith.answering import MARK, is_guarded
 from tunesmith.backends.call import CallableKernel
+from tunesmith.core.outcome import Sample
 from tunesmith.kernel import Run
 
 
@@ -90,6 +91,22 @@ def x_inputs(problem: Problem) -> dict[str, Any]:
 def loads(x: Any, n: int, *, a: int) -> None:
     """Its fastest candidate ends the process under load; the next one stays under it as long as it may. The last is 20
     times as slow."""
+
+
+class Means(ScriptedClock):
+    """Each sample is the mean of a hundred launches."""
+
+    def sample(self, run: Run) -> Sample:
+        run.state["launches"] = 100
+        return super().sample(run)
+
+
+@tunesmith.autotune(
+    configs=[{"a": a} for a in range(1, 9)], key=["n"], clock=Means(lambda config: 1e-3 * int(config["a"])),
+    make_inputs=n_inputs, isolate=True,
+)  # fmt: skip
+def averaged(n: int, *, a: int) -> None:
+    """What it does is not looked at."""
 
 
 @tunesmith.autotune(configs=[{"a": 2}, {"a": 3}], key=["n"], clock=Settling(), make_inputs=x_inputs, isolate=True)

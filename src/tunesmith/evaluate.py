@@ -55,6 +55,7 @@ class Evaluation:
         kept_s, kept_launches: of those that may be spent, so many are not for now, once there was a race.
         own_clock: of this process, wherever candidates run.
         calls_note: why it is not known what calls take, where that was asked for.
+        held: whether Trials are kept from the store for now; `commit` stores them afterwards.
     """
 
     subject: Subject
@@ -77,6 +78,7 @@ class Evaluation:
     kept_launches: int = 0
     own_clock: Clock = field(init=False)
     calls_note: str = ""
+    held: bool = False
     _anew: bool = False
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
     _stored_at: float = field(default_factory=perf_counter)
@@ -223,7 +225,7 @@ class Evaluation:
                 left = [*[c for c in self.leaders if c not in rest], *rest] if rest else []
         finally:
             self._anew = False
-            self._commit()
+            self.commit()
 
     def _evaluate_once(self, batch: Sequence[Config]) -> set[Config]:
         """Compile what there is time for and race it; what was looked at."""
@@ -294,7 +296,7 @@ class Evaluation:
                     if run is not None and run.checked:
                         self.trials[config] = replace(known, checked=self.subject.check.identity)
         self._ready.clear()
-        self._commit()
+        self.commit()
 
     # --- what calls take -------------------------------------------------------------------------
 
@@ -322,7 +324,7 @@ class Evaluation:
                 self._add(config, one, trial.resources, trial.compile_s)
             else:
                 self.trials[config] = replace(trial, calls=one)
-        self._commit()
+        self.commit()
 
     # --- compiling -------------------------------------------------------------------------------
 
@@ -349,7 +351,7 @@ class Evaluation:
                 if for_the_race_s is not None and self.left_s <= for_the_race_s:
                     stop.set()
         self.compile_s += perf_counter() - since
-        self._commit()
+        self.commit()
 
     def _jobs(self, batch: Sequence[Config]) -> Iterator[tuple[Config, Job | Failed | None]]:
         """What the compilers are given; made when one of them is free."""
@@ -448,7 +450,7 @@ class Evaluation:
                 seconds = (before and before.compile_s) or compile_s
                 self._add(config, outcomes[config], executable.resources, seconds, outcomes)
         if at_once or perf_counter() - self._stored_at >= STORE_EVERY_S:
-            self._commit()
+            self.commit()
 
     def _tell(self, configs: Iterable[Config], how: str) -> None:
         """Say what became of some candidates of a race, of each once."""
@@ -491,8 +493,10 @@ class Evaluation:
         finally:
             self.store_s += perf_counter() - start
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
         """Store the Trials that are new or have changed since the last time."""
+        if self.held:
+            return
         new = [trial for config, trial in self.trials.items() if self._stored.get(config) is not trial]
         with self.storing():
             self.store.add_trials(self.subject.key, new, replace=True)

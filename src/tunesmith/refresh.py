@@ -21,7 +21,7 @@ from tunesmith.core.outcome import Choice, Failed, Measured, Trial
 from tunesmith.core.stats import paired_ratio
 from tunesmith.evaluate import Evaluation
 from tunesmith.kernel import Clock
-from tunesmith.measure.pick import Verdict
+from tunesmith.measure.pick import ENOUGH, Verdict
 from tunesmith.store import Store
 from tunesmith.subject import Effort, Subject
 from tunesmith.tune import called_by, of_calls, searching
@@ -98,79 +98,109 @@ def look_again(subject: Subject, store: Store, clock: Clock, effort: Effort) -> 
     """Race a Choice against the next best of the Trials it was made of, of which nothing has changed but what else runs
     on the machine; `None` where nothing is stored. The caller holds the key's claim.
 
-    Who wins is stored, but for one of a race that was disturbed where the one before was not. Where it was the other
-    way round, what was in use has no advantage over the others.
+    What comes of it is stored, but for a race that was disturbed where the one before was not, or that was cut short.
+    Where it was the other way round, what was in use has no advantage over the others. A stale Choice is refreshed.
 
     Raises:
         Busy: when another search has been measuring on the device for too long.
     """
     stored = store.choice(subject.key)
-    return None if stored is None else _raced(subject, store, clock, effort, stored.choice, (), BEST, looks=True)
+    if stored is None:
+        return None
+    stale = tuple(subject.key.stale(stored.soft))
+    effort = replace(effort, budget_s=effort.budget_s or stored.choice.budget_s)
+    return _raced(subject, store, clock, effort, stored.choice, stale, BEST, looks=not stale)
 
 
 def _raced(
     subject: Subject, store: Store, clock: Clock, effort: Effort, before: Choice, stale: tuple[str, ...], best: int,
     looks: bool = False,
 ) -> Refreshed:  # fmt: skip
-    key = subject.key
+    """Race, and store who wins.
+
+    Args:
+        looks: nothing has changed since, and it counts as a whole or not at all.
+    """
     stays = getattr(subject.kernel, "stays", None)  # a library's call: what may serve calls is measured by it
     if stays not in subject.space:
         stays = None
     serving = [config for config in (before.config, before.called, stays) if config is not None]
-    configs = _best(subject, store, effort, serving, best)
+    stored = [trial for trial in store.trials(subject.key) if trial.config in subject.space]
+    ranked = None if looks else effort.verdict(stored)
+    ranking = _nearest(stored) if looks else [trial.config for trial in ranked.ranking] if ranked else []
+    in_use = [config for config in serving if config in subject.space]
+    configs = list(dict.fromkeys([*in_use, *[config for config in ranking if config not in serving][:best]]))
     at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
-    deadline = None if effort.budget_s is None else perf_counter() + effort.budget_s
-    # other races of the same kernel: by those who were in both, all their times can be compared
-    known = {trial.config: trial for trial in store.trials(key)} if looks else {}
-    state = Evaluation(subject, store, clock, effort, at, deadline, incumbent=stays or before.config, known=known)
+    state = Evaluation(
+        subject, store, clock, effort, at, None if effort.budget_s is None else perf_counter() + effort.budget_s,
+        incumbent=stays or before.config, held=looks,
+        # other races of the same kernel: by those who were in both, all their times can be compared
+        known={trial.config: trial for trial in stored} if looks else {},
+    )  # fmt: skip
     with searching(), closing(state):
         with kept_for_calls(state):
             state.evaluate(configs)
         ended = not (state.over or state.cut_short)
         if ended:
             time_calls(state, {})
-    trials = [state.trials[config] for config in configs if config in state.trials]
     level, restless = _quiet(before, state) if looks else (None, False)
-    fresh = level is not None and level < 1 / DISTURBED
-    verdict = effort.verdict(trials, stays if fresh else state.incumbent)
-    failed = Refreshed(
-        key, "failed", stale, len(trials), before, before, None, "", level, restless,
+    found = Refreshed(
+        subject.key, "failed", stale, len(state.trials), before, before, None, "", level, restless,
         state.compile_s, state.measure_s, state.store_s, state.waited_s,
     )  # fmt: skip
-    if verdict is None:
-        reasons = dict.fromkeys(t.outcome.reason for t in trials if isinstance(t.outcome, Failed))
-        why = "; ".join(reasons) or "the budget ended before anything was measured"
-        return replace(failed, why=why if configs else "the Space holds none of the stored Configs any more")
-    if not ended:
-        return replace(failed, why="the budget ended before the race did; what was measured is kept")
-    if failed.disturbed:
-        after = replace(before, searched_at=at)  # or the next search would take this race for one that was stopped
-        store.put_choice(key, after, dict(key.soft))
-        return replace(failed, fate="kept", after=after)
-    winner = verdict.winner
+    trials = [state.trials[config] for config in configs if config in state.trials]
+    fresh = level is not None and level < 1 / DISTURBED
+    verdict = effort.verdict(trials, stays if fresh else state.incumbent)
+    if verdict is None or not ended:
+        return replace(found, why=_no_end(verdict, configs, trials, looks))
+    if found.disturbed:
+        return replace(found, fate="kept")
+    state.held = False
+    state.commit()
+    return _concluded(found, verdict, state)
+
+
+def _no_end(verdict: Verdict | None, configs: Sequence[Config], trials: Sequence[Trial], looks: bool) -> str:
+    """Why a race says nothing."""
+    if verdict is not None:
+        return f"the budget ended before the race did; {'' if looks else 'what was measured is kept'}".rstrip("; ")
+    if not configs:
+        return "the Space holds none of the stored Configs any more"
+    reasons = dict.fromkeys(t.outcome.reason for t in trials if isinstance(t.outcome, Failed))
+    return "; ".join(reasons) or "the budget ended before anything was measured"
+
+
+def _concluded(found: Refreshed, verdict: Verdict, state: Evaluation) -> Refreshed:
+    """Store who has won."""
+    key, before, winner = found.key, found.before, verdict.winner
     assert isinstance(winner.outcome, Measured)
     rival = next((t for t in verdict.ranking if t is not winner), None)
     rival_s = rival.outcome.median_s if rival is not None and isinstance(rival.outcome, Measured) else None
+    exact = state.subject.exact
     after = replace(
         before, config=winner.config, median_s=winner.outcome.median_s, runner_up=rival.config if rival else None,
         ratio=None if rival_s is None else rival_s / winner.outcome.median_s, ties=verdict.ties,
-        measured_at=subject.exact if subject.exact != key.problem else None, within=verdict.within,
-        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=at,
+        measured_at=exact if exact != key.problem else None, within=verdict.within,
+        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=state.at,
         called=_called(verdict, before, state), calls=of_calls(verdict, state),
     )  # fmt: skip
-    store.put_choice(key, after, dict(key.soft))
+    with state.storing():
+        state.store.put_choice(key, after, dict(key.soft))
     same = winner.config == before.config
     fate: Fate = "kept" if same and after.called == before.called else "changed"
     old = state.trials.get(before.config)
     ratio = None if same else side_by_side(winner, old)
     why = f"{before.config!r}: {old.outcome.reason}" if old and isinstance(old.outcome, Failed) else ""
-    return replace(failed, fate=fate, after=after, ratio=ratio, why=why)
+    return replace(found, fate=fate, after=after, ratio=ratio, why=why, store_s=state.store_s)
 
 
 def _quiet(before: Choice, state: Evaluation) -> tuple[float | None, bool]:
     """(how many times as long the Config of before takes now as it did, whether both times were disturbed)."""
+    subject = state.subject
     now, then = (trials.get(before.config) for trials in (state.trials, state.known))
     if now is None or not isinstance(now.outcome, Measured) or not before.median_s:
+        return None, False
+    if (before.measured_at or subject.key.problem) != subject.exact:  # another size of the same bucket
         return None, False
     samples = [*now.outcome.samples_s, *(then.outcome.samples_s if then and isinstance(then.outcome, Measured) else ())]
     now_s = now.outcome.median_s
@@ -184,13 +214,10 @@ def _called(verdict: Verdict, before: Choice, state: Evaluation) -> Config | Non
     return before.called if any(t.config == before.called for t in verdict.ranking) else None
 
 
-def _best(subject: Subject, store: Store, effort: Effort, in_use: Sequence[Config], best: int) -> list[Config]:
-    """The Configs in use and the next best, as far as the Space still has them."""
-    known = [t for t in store.trials(subject.key) if t.config in subject.space]
-    verdict = effort.verdict(known)
-    ranking = [] if verdict is None else [trial.config for trial in verdict.ranking]
-    legal = [config for config in in_use if config in subject.space]
-    return list(dict.fromkeys([*legal, *[config for config in ranking if config not in in_use][:best]]))
+def _nearest(stored: Sequence[Trial]) -> list[Config]:
+    """The fastest first, whichever of them left the last race early: it may have been disturbed."""
+    timed = [t for t in stored if isinstance(t.outcome, Measured) and len(t.outcome.samples) >= ENOUGH]
+    return [trial.config for trial in sorted(timed, key=lambda trial: trial.level_s or 0.0)]
 
 
 def side_by_side(now: Trial, before: Trial | None) -> float | None:

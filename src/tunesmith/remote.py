@@ -158,8 +158,8 @@ class RemoteBench:
         if self.tells and self._child is not None:
             self._call("tell", {"config": dict(config), "why": str(error)}, self.recipe.run_s)
 
-    def sample(self, config: Config) -> Sample:
-        """Time one launch of a candidate.
+    def sample(self, config: Config) -> tuple[Sample, int]:
+        """Time a candidate; the sample, and how many launches it is the mean of.
 
         Raises:
             FailedElsewhere: what became of it.
@@ -167,7 +167,7 @@ class RemoteBench:
         """
         said = self._ask("sample", config)
         self.limits.update(said["limits"])
-        return Sample(**said["sample"])
+        return Sample(**said["sample"]), said["launches"]
 
     def settle(self, config: Config, seconds: float, left_s: float) -> None:
         """Bring the device under the load of a candidate, as the worker's Clock knows how.
@@ -323,7 +323,8 @@ class RemoteClock:
             setattr(self, name, value)
 
     def sample(self, run: Run) -> Sample:
-        return self._bench.sample(run.config)
+        sample, run.state["launches"] = self._bench.sample(run.config)
+        return sample
 
 
 def _settle(

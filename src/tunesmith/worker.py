@@ -190,14 +190,15 @@ def _fails_on_fenced(work: _Work, executable: Executable) -> Failed | None:
 
 
 def sample(config: Mapping[str, Any]) -> Any:
-    """Time one launch of a candidate that is ready; the `sample`, and the Clock's `limits` so far."""
+    """Time a candidate that is ready; the `sample`, the `launches` it is of, and the Clock's `limits` so far."""
     [work] = _work
     run = work.runs[Config(config)]
     taken, failure, _ = attempt("launch", lambda: work.clock.sample(run))
     failure = failure or _left_over(work)
     if taken is None or failure is not None:
         return _told(work, failure)
-    return {"sample": asdict(taken), "limits": sorted(limits_of(work.clock))}
+    launches = int(run.state.get("launches", 1))
+    return {"sample": asdict(taken), "launches": launches, "limits": sorted(limits_of(work.clock))}
 
 
 def settle(config: Mapping[str, Any], seconds: float, within_s: float) -> Any:

@@ -24,6 +24,7 @@ from tunesmith import Config, Failed, Measured, Problem
 from tunesmith.cli import main
 from tunesmith.core.stopping import Rule
 from tunesmith.errors import BadInput, NoWorkingConfig, TunesmithWarning, WorkerLost
+from tunesmith.events import LAUNCHES
 from tunesmith.measure.clock import WallClock
 from tunesmith.measure.race import rule_for
 from tunesmith.options import options
@@ -56,6 +57,14 @@ def outcomes(summary: Any) -> dict[Any, Any]:
         else "untried"
         for trial in summary.trials
     }
+
+
+def test_all_launches_of_a_sample_count_where_it_is_taken_in_a_worker_too() -> None:
+    summary = isolated.averaged.tune(1, launches=500)
+    samples = [len(t.outcome.samples) for t in summary.trials if isinstance(t.outcome, Measured)]
+    assert sum(samples) == 5
+    assert summary.choice is not None
+    assert summary.choice.partial == LAUNCHES
 
 
 # --- mixes -----------------------------------------------------------------------------------------

@@ -130,6 +130,53 @@ def test_a_rival_that_is_faster_now_takes_over_and_a_call_needs_no_search(run: R
     assert not module.clock.asked
 
 
+# --- another look ---------------------------------------------------------------------------------------
+
+
+def known(target: str, n: int) -> tuple[Any, list[Any]]:
+    key = find_target(target).key(n=n)
+    return default_store().choice(key), default_store().trials(key)
+
+
+def test_another_look_that_takes_longer_for_all_is_not_believed_and_leaves_nothing(run: Run, target: str) -> None:
+    module = tune(run, target, "n=8")
+    before = known(target, 8)
+    for block in module.TIMES:
+        module.TIMES[block] *= 1.5
+    module.TIMES[2] = module.TIMES[1] * 0.9
+    found = find_target(target).look_again(n=8, isolate=False)
+    assert (found.fate, found.disturbed, found.raced) == ("kept", True, 5)
+    assert known(target, 8) == before
+    module.clock.asked.clear()
+    assert find_target(target).tune(n=8, isolate=False).choice.config == Config(block=1)
+    assert not module.clock.asked
+
+
+def test_another_look_that_takes_less_for_all_is_believed_though_little_faster(run: Run, target: str) -> None:
+    module = tune(run, target, "n=8")
+    for block in module.TIMES:
+        module.TIMES[block] *= 0.5
+    module.TIMES[2] = module.TIMES[1] * 0.98
+    found = find_target(target).look_again(n=8, isolate=False)
+    assert (found.fate, found.after.config, found.disturbed) == ("changed", Config(block=2), False)
+    assert found.level == pytest.approx(0.5, rel=0.05)
+    assert find_target(target).choice(n=8).config == Config(block=2)
+
+
+def test_another_look_at_a_stale_choice_refreshes_it(run: Run, target: str) -> None:
+    module = tune(run, target, "n=8")
+    age(target, 8)
+    for block in module.TIMES:
+        module.TIMES[block] *= 2
+    module.TIMES[2] = module.TIMES[1] * 0.9
+    found = find_target(target).look_again(n=8, isolate=False)
+    assert (found.fate, found.after.config, found.stale) == ("changed", Config(block=2), ("compiler: ?, was 1.0",))
+
+
+def test_another_look_at_nothing_is_none(target: str) -> None:
+    assert find_target(target).look_again(n=8) is None
+
+
 def test_what_is_in_use_stays_where_a_rival_is_hardly_faster(run: Run, target: str) -> None:
     module = tune(run, target, "n=8")
     age(target, 8)

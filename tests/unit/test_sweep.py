@@ -29,7 +29,7 @@ from tunesmith.core.outcome import Choice, Measured, Sample, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput
 from tunesmith.store import Store, locks
-from tunesmith.store.exchange import entry_text
+from tunesmith.store.exchange import add_text, entry_text
 from tunesmith.sweep import work
 from tunesmith.sweep.cluster import RayWorker
 from tunesmith.sweep.devices import Place, places, usable_cores, usual_places
@@ -608,7 +608,7 @@ def doubtful(folder: Path, sizes: Sequence[int], **more: Any) -> tuple[Outcome, 
 def test_looks_come_when_all_is_searched_and_are_three_at_most(tmp_path: Path) -> None:
     outcome, _, asked = doubtful(tmp_path, [1, 5])
     assert asked == [(task(n).problem, looks) for looks in (0, 1, 2) for n in (5, 1)]
-    assert [(result.looks, result.config, result.again) for _, result in outcome.results] == [(3, {"a": 3}, False)] * 2
+    assert [(result.looks, result.config, result.again) for _, result in outcome.results] == [(3, {"a": 3}, True)] * 2
     assert [result.measure_s for _, result in outcome.results] == [1.5, 1.5]
     assert [use.problems for use in outcome.uses] == [2]
     assert outcome.uses[0].measure_s == pytest.approx(3.0)
@@ -634,6 +634,50 @@ def test_what_is_left_to_look_at_is_done_when_the_sweep_goes_on(tmp_path: Path) 
     assert outcome.good
     outcome, _, asked = doubtful(tmp_path, [1, 3], resume=True, looks=1)
     assert asked == []
+    outcome, _, asked = doubtful(tmp_path, [1], looks=1)
+    assert asked == [(task(1).problem, 0)]
+    outcome, _, asked = doubtful(tmp_path, [1], resume=True, looks=2)  # one more was wanted then
+    assert asked == [(task(1).problem, 1)]
+
+
+def test_what_shares_a_key_has_what_a_later_look_has_chosen(tmp_path: Path) -> None:
+    tasks = [task(1), replace(task(1), launches=5)]
+    workers = {"cpu:0": partial(Doubtful, list[tuple[str, int]](), set())}
+    watcher: Any = Anyone()
+    known = {OTHER: {tasks[1]: Result("tuned", OTHER, {"a": 1}, key={})}}
+    outcome = Sweep(tasks, workers, Store.open(tmp_path), Done(tmp_path, tasks), watcher, known).run()
+    assert {task: (result.config, result.looks) for task, result in outcome.results} == {
+        tasks[0]: ({"a": 3}, 3), tasks[1]: ({"a": 3}, 1)
+    }  # fmt: skip
+
+
+def test_looks_are_for_the_worker_whose_store_knows_the_choice_as_long_as_it_serves(tmp_path: Path) -> None:
+    queue = Queue([task(1), task(2)])
+    queue.join(OTHER, "cpu", {})
+    taken = {worker: queue.take(worker, OTHER) for worker in (0, 1)}
+    for worker in (0, 1):
+        queue.done(worker, OTHER, Result("tuned", OTHER, again=True))
+    assert queue.take(1, OTHER) == taken[1]
+    queue.done(1, OTHER, Result("tuned", OTHER))
+    queue.leave(0)
+    assert queue.take(1, OTHER) == taken[0]
+    queue.done(1, OTHER, Result("tuned", OTHER))
+    assert queue.take(1, OTHER) is None
+
+
+def test_of_another_hosts_choice_the_one_that_was_searched_last_stays(tmp_path: Path) -> None:
+    key = Key("scale", "f", Problem.parse("n=1"), OTHER, "p")
+    theirs, mine = Store.open(tmp_path / "theirs"), Store.open(tmp_path / "mine")
+
+    def put(a: int, at: str) -> None:
+        theirs.put_choice(key, Choice(Config(a=a), "search", "search", 1.0, searched_at=at), {})
+        assert add_text(mine, entry_text(theirs, key))["choices"] in (0, 1)
+
+    for a, at, stays in ((1, "2026-01-02", 1), (2, "2026-01-03", 2), (3, "2026-01-01", 2)):
+        put(a, at)
+        stored = mine.choice(key)
+        assert stored is not None
+        assert stored.choice.config == Config(a=stays)
 
 
 def test_a_sweep_that_is_stopped_among_its_looks_has_nothing_left(tmp_path: Path) -> None:

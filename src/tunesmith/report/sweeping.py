@@ -55,7 +55,7 @@ class SweepProgress:
     resumed_count: int = 0
     failed: int = 0
     trials: int = 0
-    looked: int = 0
+    looked_at: int = 0
     to_look: int = 0
     kinds: set[str] = field(default_factory=set[str])
     doing: dict[str, _Doing] = field(default_factory=dict[str, _Doing])
@@ -79,8 +79,9 @@ class SweepProgress:
         self.kinds.add(identity)
         self._line(f"{name}: {identity}")
 
-    def resumed(self, count: int) -> None:
+    def resumed(self, count: int, again: int) -> None:
         self.done, self.resumed_count = self.done + count, self.resumed_count + count
+        self.to_look += again
         self._line(f"{count:,} of an earlier run are done")
 
     def began(self, name: str, task: Task) -> None:
@@ -96,18 +97,20 @@ class SweepProgress:
         self.doing.pop(name, None)
         if result.fate == "elsewhere":
             return
-        self.to_look += result.again
-        if result.looks > 1:
-            self.looked += 1
-            self._show()
-            return
         self.done += 1
+        self.to_look += result.again
         self.trials += max(0, result.measured + result.failed - result.known)
         if result.fate == "failed":
             self.failed += 1
             self._line(f"{task.kernel}({problem_line(task.fields)}) failed: {behind_subject(first_line(result.error))}")
         elif self.detail == "verbose":
             self._line(f"{name}: {task.kernel}({problem_line(task.fields)}) {_ended(result)}")
+        self._show()
+
+    def looked(self, name: str, task: Task, result: Result) -> None:
+        self.doing.pop(name, None)
+        self.looked_at += 1
+        self.to_look += result.again
         self._show()
 
     def trouble(self, name: str, what: str) -> None:
@@ -131,8 +134,8 @@ class SweepProgress:
             parts.append(f"{fresh * a_minute:.1f} problems and {self.trials * a_minute:,.0f} trials a minute")
             if self.done < self.of_all:
                 parts.append(f"{spent((self.of_all - self.done) * took_s / fresh)} left")
-        if self.done == self.of_all and self.to_look:
-            parts.append(f"{self.looked:,} of {self.to_look:,} close ones timed again")
+        if self.looked_at:
+            parts.append(f"{self.looked_at:,} of {self.to_look:,} close ones timed again")
         return "; ".join(parts)
 
     def _show(self) -> None:

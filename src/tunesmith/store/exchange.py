@@ -64,7 +64,7 @@ def entry_text(store: Store, key: Key) -> str:
 
 
 def add_text(store: Store, text: str) -> dict[str, int]:
-    """Add what `entry_text` said of another host's store.
+    """Add what `entry_text` said of another host's store; of two Choices the one that was searched last stays.
 
     Raises:
         StoreError: for text that is none, or when this store cannot be written.
@@ -74,7 +74,7 @@ def add_text(store: Store, text: str) -> dict[str, int]:
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise StoreError(f"another host's results cannot be read: {type(error).__name__}: {error}") from None
     try:
-        return store.write(lambda connection: _add(connection, [entry]))
+        return store.write(lambda connection: _add(connection, [entry], newest=True))
     except Trouble as trouble:
         raise StoreError(f"cannot merge into {trouble}") from trouble
 
@@ -182,7 +182,12 @@ def _entries(connection: Connection, bad: BadRow) -> list[Entry]:
     return entries
 
 
-def _add(connection: Connection, entries: Sequence[Entry]) -> dict[str, int]:
+def _add(connection: Connection, entries: Sequence[Entry], newest: bool = False) -> dict[str, int]:
+    """Add what is not there.
+
+    Args:
+        newest: a Choice takes the place of one that was searched before.
+    """
     added = {"keys": 0, "choices": 0, "trials": 0}
     for entry in entries:
         known = rows.key_id(connection, entry.key, lambda what: None)  # data that is not this Key's gives way below
@@ -190,10 +195,18 @@ def _add(connection: Connection, entries: Sequence[Entry]) -> dict[str, int]:
         here = {text for (text,) in connection.execute("SELECT data FROM trials WHERE key = ?", (row,)).fetchall()}
         new = [trial for trial in entry.history if rows.trial_text(trial) not in here]
         rows.put_trials(connection, row, new, replace=False)
-        chosen = connection.execute("SELECT 1 FROM choices WHERE key = ?", (row,)).fetchone() is not None
-        if entry.choice is not None and not chosen:
+        added_choice = entry.choice is not None and _takes_its_place(connection, row, entry.choice, newest)
+        if entry.choice is not None and added_choice:
             rows.put_choice(connection, row, entry.choice)
         added["keys"] += known is None
         added["trials"] += len(new)
-        added["choices"] += entry.choice is not None and not chosen
+        added["choices"] += added_choice
     return added
+
+
+def _takes_its_place(connection: Connection, row: int, choice: StoredChoice, newest: bool) -> bool:
+    """Whether a Choice is to be put where there may be one."""
+    if connection.execute("SELECT 1 FROM choices WHERE key = ?", (row,)).fetchone() is None:
+        return True
+    there = rows.read_choice(connection, row, lambda what: None)
+    return newest and (there is None or there.choice.searched_at < choice.choice.searched_at)

@@ -34,8 +34,8 @@ class Watcher(Protocol):
         """A worker is ready on a device."""
         ...
 
-    def resumed(self, count: int) -> None:
-        """So many tasks were done by an earlier run."""
+    def resumed(self, count: int, again: int) -> None:
+        """So many tasks were done by an earlier run; so many of them are to be looked at again."""
         ...
 
     def began(self, name: str, task: Task) -> None:
@@ -47,7 +47,11 @@ class Watcher(Protocol):
         ...
 
     def ended(self, name: str, task: Task, result: Result) -> None:
-        """A task has come to an end; or another look at it has, where `result.looks` is above 1."""
+        """A task has come to an end; where `result.again`, it is to be looked at again."""
+        ...
+
+    def looked(self, name: str, task: Task, result: Result) -> None:
+        """Another look at a task has come to an end; where `result.again`, one more is to follow."""
         ...
 
     def trouble(self, name: str, what: str) -> None:
@@ -106,7 +110,7 @@ class Sweep:
         self._alive: dict[str, Worker] = {}
         self._results: dict[tuple[Task, str], Result] = {}  # by device's identity; in the order in which they ended
         self._gone: dict[str, str] = {}
-        self._unkept: list[tuple[Task, str]] = []
+        self._unkept: dict[Task, str] = {}
         self._stopping = threading.Event()
         self._uses = {name: Use(name) for name in workers}
 
@@ -130,7 +134,7 @@ class Sweep:
             use.close(time.monotonic() - start)
         return Outcome(
             tuple((task, result) for (task, _), result in self._results.items()), tuple(self._left(interrupted)),
-            tuple(self._gone.items()), interrupted, tuple(self._unkept), tuple(self._uses.values()),
+            tuple(self._gone.items()), interrupted, tuple(self._unkept.items()), tuple(self._uses.values()),
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -186,12 +190,12 @@ class Sweep:
             before = self._believed(worker, self._before.get(identity, {}))
         finally:
             self._uses[name].start_s += time.monotonic() - start
-        resumed = self._queue.join(identity, kind, before)
+        resumed = self._queue.join(identity, kind, {task: self._bounded(result) for task, result in before.items()})
         with self._lock:
             self._results.update(((task, identity), result) for task, result in resumed)
         self._tell("ready", name, identity)
         if resumed:
-            self._tell("resumed", len(resumed))
+            self._tell("resumed", len(resumed), sum(result.again for _, result in resumed))
         return identity
 
     def _believed(self, worker: Worker, before: Mapping[Task, Result]) -> dict[Task, Result]:
@@ -201,8 +205,7 @@ class Sweep:
         asked = [(task, result) for task, result in before.items() if result.key is not None]
         entries = [{"target": task.target, "key": result.key} for task, result in asked]
         held = worker.still_known(entries) if entries else []
-        known = {asked[number][0]: self._bounded(replace(asked[number][1], fate="known")) for number in held}
-        return {**deadly, **known}
+        return {**deadly, **{asked[number][0]: replace(asked[number][1], fate="known") for number in held}}
 
     def _bounded(self, result: Result) -> Result:
         """It is looked at no more often than is wanted."""
@@ -232,13 +235,14 @@ class Sweep:
             result = Result.from_data(said)
             self._uses[name].ended(result, time.monotonic() - start, anew=before is None)
             self._keep(name, task, result.row)
-            if before is not None and result.fate == "failed":
+            if before is not None and result.fate == "failed":  # it may come to something when the sweep goes on
                 self._tell("trouble", name, f"{task.title}: {result.error}; {STANDS}")
                 result = replace(before, again=False)
             else:
-                result = self._bounded(result if before is None else result.after(before))
-            self._note(name, task, result)
-            self._queue.done(number, identity, result)
+                result = result if before is None else result.after(before)
+                self._note(name, task, result)
+            self._tell("ended" if before is None else "looked", name, task, self._bounded(result))
+            self._queue.done(number, identity, self._bounded(result))
 
     def _lost(self, number: int, name: str, identity: str, task: Task, error: Lost) -> None:
         """A worker died, of its task perhaps."""
@@ -249,7 +253,9 @@ class Sweep:
         self._tell("trouble", name, f"{task.title}: the worker is lost: {error}{f'; {STANDS}' if looked else ''}")
         if self._queue.lost(number, identity) is not None:
             why = f"{TRIES} workers were lost with it, the last: {error}"
-            self._note(name, task, Result("failed", identity, error=why, deadly=True))
+            result = Result("failed", identity, error=why, deadly=True)
+            self._note(name, task, result)
+            self._tell("ended", name, task, result)
 
     def _keep(self, name: str, task: Task, row: str) -> None:
         """Into the driver's store, what a worker has found that has another one, or could not write its own."""
@@ -259,20 +265,35 @@ class Sweep:
             add_text(self._store, row)
         except StoreError as error:
             with self._lock:
-                self._unkept.append((task, str(error)))
-                first = len(self._unkept) == 1
+                first = not self._unkept
+                self._unkept[task] = str(error)
             if first:  # the next ones have the same to say
                 self._tell("trouble", name, str(error))
+        else:
+            with self._lock:
+                self._unkept.pop(task, None)  # each time all that is known of it comes
 
     def _note(self, name: str, task: Task, result: Result) -> None:
-        if result.fate != "elsewhere":
-            with self._lock:
-                self._results[task, result.device] = replace(result, row="")
+        if result.fate == "elsewhere":
+            return
+        with self._lock:
+            self._results[task, result.device] = replace(result, row="")
+            alike = [] if result.looks == 1 else self._of_the_same_key(task, result)
+        for other, now in [(task, result), *alike]:
             try:
-                self._done.add(task, result)
+                self._done.add(other, now)
             except OSError as error:
                 self._tell("trouble", name, f"{self._done.path} cannot be written ({error}); --resume will look again")
-        self._tell("ended", name, task, result)
+
+    def _of_the_same_key(self, task: Task, result: Result) -> list[tuple[Task, Result]]:
+        """What else, of the same bucket say, has the Choice that was looked at again: it has this one now."""
+        now: dict[str, Any] = {"config": result.config, "median_s": result.median_s, "ties": result.ties}
+        found = [
+            (other, replace(old, **now)) for (other, device), old in self._results.items()
+            if other != task and device == result.device and old.key == result.key
+        ]  # fmt: skip
+        self._results.update(((other, result.device), changed) for other, changed in found)
+        return found
 
     def _give_up(self, name: str, why: str) -> None:
         with self._lock:

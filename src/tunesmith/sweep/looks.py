@@ -12,7 +12,7 @@ from typing import Any
 from tunesmith.core.outcome import Choice
 from tunesmith.kernel import Clock
 from tunesmith.measure.race import of_races
-from tunesmith.sweep.task import Result
+from tunesmith.sweep.task import SECONDS, Result
 from tunesmith.tuned import TunedKernel
 
 #: Races at most of one problem, the search's own counted.
@@ -22,11 +22,13 @@ NEAR = 1.25
 
 
 def is_close(choice: Choice, clock: Clock) -> bool:
-    """Whether another look may name another Config: its samples are brief, and the runner-up is near."""
+    """Whether another look may name another Config: its samples are brief, the runner-up is near, and no bound has cut
+    the search short or was of launches."""
     brief = of_races(clock).get("brief")
     if brief is None or choice.median_s is None or choice.ratio is None:
         return False
-    return choice.median_s < brief.below_s and choice.ratio < NEAR and not choice.partial
+    limited = choice.partial or choice.launches is not None
+    return choice.median_s < brief.below_s and choice.ratio < NEAR and not limited
 
 
 def looked_again(
@@ -42,13 +44,14 @@ def looked_again(
         Busy, BadInput, WorkerLost: as of `TunedKernel.look_again`.
     """
     found = kernel.look_again(budget_s=budget_s, isolate=isolate, **arguments)
+    took = dict.fromkeys(SECONDS, 0.0)
     if found is None:
-        return replace(before, fate="failed", error="another look found nothing in this worker's store")
-    took = {part: getattr(found, part) for part in ("compile_s", "measure_s", "store_s", "wait_s")}
+        return replace(before, fate="failed", error="another look found nothing in this worker's store", **took)
+    took |= {part: getattr(found, part) for part in ("compile_s", "measure_s", "store_s", "wait_s")}
     if found.fate not in ("kept", "changed"):
         return replace(before, fate="failed", error=f"another look came to no end: {found.why}", **took)
     now, changed = found.after, found.after.config != found.before.config
     return replace(
-        before, fate="tuned", config=dict(now.config), median_s=now.median_s, ties=len(now.ties),
+        before, config=dict(now.config), median_s=now.median_s, ties=len(now.ties),
         again=changed or found.disturbed or found.restless, changed=before.changed + changed, **took,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 Each kind of device has a lane with all tasks: two chips never share a result. Workers on devices of one kind share
 its lane. A worker keeps to a run of neighbours; when all runs are begun, it takes from the end of the longest. What a
 device's worker died of goes to another device as long as there is one: whose fault it was shows there. What is to be
-looked at again comes when all runs are done.
+looked at again comes when no run is waiting any more, to the worker that had it before: its store knows it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class _Lane:
         kind: `cuda`, `hip`, `cpu`.
         waiting: runs of which something is left. own: the run that each worker keeps to.
         serving: workers that may still take something. deaths: by task, the workers that died of it.
-        again: of what is finished, what is to be looked at again, in this order.
+        again: of what is finished, what is to be looked at again, and the worker that had it; `None` where that is not
+            known.
     """
 
     kind: str
@@ -37,7 +38,7 @@ class _Lane:
     serving: set[int] = field(default_factory=set[int])
     deaths: dict[Task, list[int]] = field(default_factory=dict[Task, list[int]])
     finished: set[Task] = field(default_factory=set[Task])
-    again: list[Task] = field(default_factory=list[Task])
+    again: list[tuple[Task, int | None]] = field(default_factory=list["tuple[Task, int | None]"])
 
 
 class Queue:
@@ -67,7 +68,7 @@ class Queue:
             mine = set(self.tasks)
             taken = {task: result for task, result in done.items() if task in mine}
             todo = [task for task in self.tasks if task not in taken]
-            again = [task for task, result in taken.items() if result.again]
+            again: list[tuple[Task, int | None]] = [(task, None) for task, result in taken.items() if result.again]
             self._lanes[identity] = _Lane(kind, runs(todo), finished=set(taken), again=again)
             return list(taken.items())
 
@@ -104,7 +105,7 @@ class Queue:
             else:
                 lane.finished.add(task)
                 if result.again:
-                    lane.again.append(task)
+                    lane.again.append((task, worker))
             self._changed.notify_all()
 
     def lost(self, worker: int, identity: str) -> Task | None:
@@ -164,8 +165,17 @@ def _next(lane: _Lane, worker: int) -> Task | None:
             longest = max(waiting, key=len)
             return _taken(lane, longest, -1)
         else:
-            return lane.again.pop(0) if lane.again else None
+            return _look(lane, worker)
     return _taken(lane, run, 0)
+
+
+def _look(lane: _Lane, worker: int) -> Task | None:
+    """What this worker is to look at again; or one that has left."""
+    for number, (task, whose) in enumerate(lane.again):
+        if whose is None or whose == worker or whose not in lane.serving:
+            del lane.again[number]
+            return task
+    return None
 
 
 def _for_another(lane: _Lane, task: Task, worker: int) -> bool:

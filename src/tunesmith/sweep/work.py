@@ -234,7 +234,7 @@ def _searched(
     """Search; what does not work at all is noted, so that it is not tried again."""
     heard: list[Summary] = []
     work.key = subject.key
-    key, error, hopeless, summary, advice = subject.key, "", False, None, Advice()
+    key, error, hopeless, summary = subject.key, "", False, None
     try:
         advice = Advice() if work.adviser is None else advice_for(subject, default_store(), work.adviser)
         with watched(_Listener(key, tell, heard)):
@@ -258,7 +258,7 @@ def _searched(
             stacklevel=2,
         )
     result = _result(work, summary, seen, error, _row(work, key))
-    if result.fate != "tuned" or summary is None or summary.choice is None or task.launches or advice.launches:
+    if result.fate != "tuned" or summary is None or summary.choice is None:
         return result
     return replace(result, again=is_close(summary.choice, kernel.clock(subject.device)))
 
