@@ -567,8 +567,8 @@ class Doubtful:
     second look is impossible.
     """
 
-    def __init__(self, asked: list[tuple[str, int]], dead: set[str]) -> None:
-        self.asked, self.dead = asked, dead
+    def __init__(self, asked: list[tuple[str, int]]) -> None:
+        self.asked = asked
 
     def begin(self) -> Mapping[str, Any]:
         return {"identity": OTHER, "kind": "cpu"}
@@ -598,7 +598,7 @@ class Doubtful:
 
 def doubtful(folder: Path, sizes: Sequence[int], **more: Any) -> tuple[Outcome, list[str], list[tuple[str, int]]]:
     tasks, watcher, asked = [task(n) for n in sizes], Anyone(), list[tuple[str, int]]()
-    workers = {"cpu:0": partial(Doubtful, asked, set())}
+    workers = {"cpu:0": partial(Doubtful, asked)}
     done = Done(folder, tasks)
     before = done.results() if more.pop("resume", False) else {}
     outcome = Sweep(tasks, workers, Store.open(folder), done, watcher, before, **more).run()
@@ -642,7 +642,7 @@ def test_what_is_left_to_look_at_is_done_when_the_sweep_goes_on(tmp_path: Path) 
 
 def test_what_shares_a_key_has_what_a_later_look_has_chosen(tmp_path: Path) -> None:
     tasks = [task(1), replace(task(1), launches=5)]
-    workers = {"cpu:0": partial(Doubtful, list[tuple[str, int]](), set())}
+    workers = {"cpu:0": partial(Doubtful, list[tuple[str, int]]())}
     watcher: Any = Anyone()
     known = {OTHER: {tasks[1]: Result("tuned", OTHER, {"a": 1}, key={})}}
     outcome = Sweep(tasks, workers, Store.open(tmp_path), Done(tmp_path, tasks), watcher, known).run()
