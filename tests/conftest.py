@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,17 @@ def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfi
     for opened in store._default.values():
         opened.close()  # or thousands of tests hold more files open than one process may
     store._default.clear()
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Within a test, what measures can be imported; no other test finds it."""
+    folder, before = Path(__file__).parents[1] / "benchmarks", set(sys.modules)
+    monkeypatch.syspath_prepend(str(folder))
+    yield
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(folder)):
+            del sys.modules[name]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

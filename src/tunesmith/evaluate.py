@@ -110,16 +110,13 @@ class Evaluation:
         return bool(self.ended_by)
 
     @property
-    def launched_all(self) -> bool:
-        """Whether as many launches were timed as may be."""
-        most = self.effort.launches
-        timed = self._launches + (self._racing.launches if self._racing else 0)
-        return most is not None and timed >= most - (self.kept_launches if self._has_raced else 0)
-
-    @property
     def ended_by(self) -> str:
         """What has ended: `BUDGET`, `LAUNCHES`, or nothing."""
-        return LAUNCHES if self.launched_all else BUDGET if self.out_of_time else ""
+        most = self.effort.launches
+        spent = self._launches + (self._racing.launches if self._racing else 0)
+        if most is not None and spent + (self.kept_launches if self._has_raced else 0) >= most:
+            return LAUNCHES
+        return BUDGET if self.out_of_time else ""
 
     @property
     def out_of_time(self) -> bool:

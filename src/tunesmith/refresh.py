@@ -163,7 +163,7 @@ def _raced(
 def _no_end(verdict: Verdict | None, configs: Sequence[Config], trials: Sequence[Trial], looks: bool) -> str:
     """Why a race says nothing."""
     if verdict is not None:
-        return f"the budget ended before the race did; {'' if looks else 'what was measured is kept'}".rstrip("; ")
+        return f"the budget ended before the race did{'' if looks else '; what was measured is kept'}"
     if not configs:
         return "the Space holds none of the stored Configs any more"
     reasons = dict.fromkeys(t.outcome.reason for t in trials if isinstance(t.outcome, Failed))

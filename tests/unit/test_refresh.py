@@ -163,6 +163,16 @@ def test_another_look_that_takes_less_for_all_is_believed_though_little_faster(r
     assert find_target(target).choice(n=8).config == Config(block=2)
 
 
+def test_another_look_has_the_budget_of_the_search_and_leaves_nothing_when_that_ends(run: Run, target: str) -> None:
+    tune(run, target, "n=8")
+    stored, _ = known(target, 8)
+    default_store().put_choice(find_target(target).key(n=8), replace(stored.choice, budget_s=1e-9), stored.soft)
+    before = known(target, 8)
+    found = find_target(target).look_again(n=8, isolate=False)
+    assert (found.fate, found.why) == ("failed", "the budget ended before anything was measured")
+    assert known(target, 8) == before
+
+
 def test_another_look_at_a_stale_choice_refreshes_it(run: Run, target: str) -> None:
     module = tune(run, target, "n=8")
     age(target, 8)

@@ -14,15 +14,11 @@ from typing import Any
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-MODULES = ("scale", "sweep", "_scale_jobs", "_scale_sweeps", "_scale_taken", "_same_choices", "_kept", "_results")
 
 
 @pytest.fixture
-def scale(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("scale")
-    for name in MODULES:
-        sys.modules.pop(name, None)
+def scale(benchmarks: None) -> Any:
+    return importlib.import_module("scale")
 
 
 def row(n: int, wall_s: float, executor: str = "local", **more: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from tests import swept
 
 from tunesmith.backends.cpu import cpu
@@ -27,15 +29,16 @@ from tunesmith.core.device import Device, cores_of, spell_cores
 from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Measured, Sample, Trial
 from tunesmith.core.problem import Problem
-from tunesmith.errors import BadInput
+from tunesmith.errors import BadInput, StoreError
+from tunesmith.report.sweeping import SweepProgress
 from tunesmith.store import Store, locks
 from tunesmith.store.exchange import add_text, entry_text
-from tunesmith.sweep import work
+from tunesmith.sweep import drive, work
 from tunesmith.sweep.cluster import RayWorker
 from tunesmith.sweep.devices import Place, places, usable_cores, usual_places
 from tunesmith.sweep.done import Done
 from tunesmith.sweep.drive import Outcome, Sweep
-from tunesmith.sweep.looks import is_close
+from tunesmith.sweep.looks import is_close, looked_again
 from tunesmith.sweep.order import runs
 from tunesmith.sweep.queue import TRIES, Queue
 from tunesmith.sweep.task import GONE, Result, Task
@@ -702,4 +705,42 @@ def test_a_close_choice_of_brief_samples_is_looked_at_again(
 ) -> None:
     choice = Choice(Config(a=1), "search", "search", median_s, ratio=ratio, partial=partial_)
     assert is_close(choice, swept.DisturbedClock(lambda config: 1.0)) is close
+    assert is_close(replace(choice, launches=100), swept.DisturbedClock(lambda config: 1.0)) is False
     assert is_close(choice, swept.clock()) is False
+
+
+def test_another_look_that_finds_nothing_took_no_time() -> None:
+    kernel: Any = SimpleNamespace(look_again=lambda **_: None)
+    found = looked_again(kernel, {}, Result("tuned", OTHER, {"a": 1}, measure_s=3.0, compile_s=2.0), None, False)
+    assert (found.fate, found.measure_s, found.compile_s) == ("failed", 0.0, 0.0)
+    assert "nothing in this worker's store" in found.error
+
+
+def test_progress_counts_a_problem_once_however_often_it_is_looked_at() -> None:
+    progress = SweepProgress(2, Console(file=io.StringIO(), width=80))
+    progress.ready("cpu:0", OTHER)
+    for n in (1, 2):
+        progress.ended("cpu:0", task(n), Result("tuned", OTHER, again=True, measured=5))
+    assert "2 of 2 done" in progress.state
+    assert "again" not in progress.state
+    progress.looked("cpu:0", task(1), Result("tuned", OTHER, looks=2, again=True, measured=5))
+    progress.looked("cpu:0", task(2), Result("tuned", OTHER, looks=1, measured=5))  # it came to nothing
+    assert "2 of 2 done" in progress.state
+    assert "2 of 3 close ones timed again" in progress.state
+    assert progress.trials == 10
+
+
+def test_what_could_be_stored_in_the_end_is_not_told_as_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = iter([StoreError("no space"), StoreError("no space"), None])
+
+    def add(store: Store, text: str) -> None:
+        error = next(said)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(drive, "add_text", add)
+    watcher: Any = Anyone()
+    sweep = Sweep([task(1)], {}, Store.open(tmp_path), Done(tmp_path, [task(1)]), watcher, {})
+    for lost in (1, 1, 0):
+        sweep._keep("cpu:0", task(1), "a row")
+        assert len(sweep._unkept) == lost

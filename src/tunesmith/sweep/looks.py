@@ -1,6 +1,6 @@
 """Second looks: what brief samples have chosen is raced again later in the sweep (`tunesmith.refresh` says why).
 
-The close ones are, when all problems have been searched, and once more where that named another or was disturbed.
+The close ones are, when no problem is left that was not begun, and once more where that named another or was disturbed.
 """
 
 from __future__ import annotations
