@@ -1,6 +1,6 @@
 """Whether two stores chose the same up to ties; where not, the two Configs are timed side by side to decide.
 
-python benchmarks/_same_choices.py _sweep_kernels 0 < PAIRS.json  # in this process, on core 0: a line of ratios
+python benchmarks/_same_choices.py _sweep_kernels 0 < PAIRS.json  # in this process, on core 0: a line of what is found
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from tunesmith import Config, Measured, Problem
-from tunesmith.core.stats import geometric_mean, median, paired_ratio
-from tunesmith.refresh import DISTURBED
+from tunesmith.core.stats import paired_ratio
+from tunesmith.measure.pace import heard, is_shared, known_least_pace_s, quiet_after
 from tunesmith.tuned import TunedKernel
 
 #: rounds in which two Configs are timed, and processes that can say something of them
 ROUNDS, FEWEST = 60, 5
+#: so long each pair waits for its core to be quiet; and so many times as many processes are begun as are to count
+WAIT_S, MOST = 2.0, 3
 #: by (kernel, problem), what a store has chosen
 Chosen = dict[tuple[str, str], dict[str, Any]]
 
@@ -58,8 +60,8 @@ def ratio(kernel: TunedKernel, problem: str, configs: Sequence[Mapping[str, Any]
 
 def signed_ratio(
     kernel: TunedKernel, problem: str, configs: Sequence[Mapping[str, Any]], isolate: bool | None = None
-) -> tuple[float, float]:
-    """The first one's time over the second's, and the geometric mean of both in seconds.
+) -> tuple[float, float | None]:
+    """The first one's time over the second's, and how fast the core was, as of `tunesmith.measure.pace`.
 
     Args:
         isolate: as of `TunedKernel.record`.
@@ -73,7 +75,8 @@ def signed_ratio(
     one, other = (samples[Config(config)] for config in configs)
     shared = sorted(one.keys() & other.keys())
     pairs = [one[r] for r in shared], [other[r] for r in shared]
-    return paired_ratio(*pairs)[0], geometric_mean([median(mine) for mine in pairs])
+    pace_s = recorded.meta.get("pace_s")
+    return paired_ratio(*pairs)[0], None if pace_s is None else float(pace_s)
 
 
 # --- in several processes -----------------------------------------------------------------------------
@@ -87,7 +90,7 @@ class Apart:
     """How many times as long one of two Configs takes as the other.
 
     Attributes:
-        ratio, low: of the processes that were disturbed least, where those are FEWEST at least, else of all: the mean,
+        ratio, low: of the processes that were not disturbed, where those are FEWEST at least, else of all: the mean,
             at least 1, and its lower 95 % bound.
         processes: how many those are.
         ratio_of_all, low_of_all: the same of all processes.
@@ -105,41 +108,42 @@ def told_apart(module: str, pairs: Sequence[Pair], processes: int, cores: int, a
 
     Where memory and code happen to lie in a process makes one of two faster by a percent or two, in all its rounds: so
     each process is one sample. And a machine that others share has minutes in which both take up to twice as long, and
-    another of the two is the faster: those processes count in which they took no longer than DISTURBED times what they
-    did in the quickest. Until there are so many of each pair, more are begun, up to twice as many.
+    another of the two is the faster: those processes count whose core was not shared. Until there are so many of each
+    pair, more are begun, up to MOST times as many.
 
     Args:
         apart_s: seconds from one process to the next.
     """
-    found: list[list[tuple[float, float]]] = [[] for _ in pairs]
-    for number in range(2 * processes):
+    found: list[list[tuple[float, float | None]]] = [[] for _ in pairs]
+    for number in range(MOST * processes):
         lacking = [n for n, mine in enumerate(found) if len(_undisturbed(mine)) < processes]
         if not lacking:
             break
         if number:
             time.sleep(apart_s)
         command = [sys.executable, __file__, module, str(number % cores)]
-        given = json.dumps([pairs[n] for n in lacking])
+        given = json.dumps([known_least_pace_s(), [pairs[n] for n in lacking]])
         run = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=True).stdout
-        for n, (ratio, seconds) in zip(lacking, json.loads(run.splitlines()[-1]), strict=True):
-            found[n].append((ratio, seconds))
+        least_s, ratios = json.loads(run.splitlines()[-1])
+        heard(least_s)
+        for n, (ratio, pace_s) in zip(lacking, ratios, strict=True):
+            found[n].append((ratio, pace_s))
     return [judged(mine) for mine in found]
 
 
-def judged(found: Sequence[tuple[float, float]]) -> Apart:
-    """By (ratio, seconds) of each process."""
+def judged(found: Sequence[tuple[float, float | None]]) -> Apart:
+    """By (ratio, how fast the core was) of each process."""
     undisturbed = _undisturbed(found)
     if len(undisturbed) < FEWEST:  # of so few nothing can be said
         undisturbed = found
     return Apart(*_bounds(undisturbed), len(undisturbed), *_bounds(found))
 
 
-def _undisturbed(found: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    quickest_s = min((seconds for _, seconds in found), default=0.0)
-    return [one for one in found if one[1] <= DISTURBED * quickest_s]
+def _undisturbed(found: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
+    return [(ratio, pace_s) for ratio, pace_s in found if not is_shared(pace_s)]
 
 
-def _bounds(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def _bounds(found: Sequence[tuple[float, float | None]]) -> tuple[float, float]:
     middle, low, high = paired_ratio([ratio for ratio, _ in found], [1.0] * len(found))
     return (middle, low) if middle >= 1 else (1 / middle, 1 / high)
 
@@ -147,11 +151,13 @@ def _bounds(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def _main(module: str, core: str) -> None:
     os.sched_setaffinity(0, {int(core)})
     kernels = importlib.import_module(module)
-    print(
-        json.dumps(
-            [signed_ratio(getattr(kernels, name), problem, pair) for name, problem, pair in json.load(sys.stdin)]
-        )
-    )
+    least_s, pairs = json.load(sys.stdin)
+    heard(least_s)
+    found: list[tuple[float, float | None]] = []
+    for name, problem, pair in pairs:
+        quiet_after(WAIT_S)
+        found.append(signed_ratio(getattr(kernels, name), problem, pair))
+    print(json.dumps([known_least_pace_s(), found]))
 
 
 if __name__ == "__main__":

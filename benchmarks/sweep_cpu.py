@@ -3,24 +3,24 @@
     python benchmarks/sweep_cpu.py
 
 Softmax, matrix product and convolution in C, of tiny sizes, most knobs held (9 to 20 configurations), measured in
-earnest by two workers, each on a core of its own. Close choices are timed again at the end, as in every such sweep.
+earnest by two workers, each on a core of its own. Close choices that were made while others were at work on the core
+are timed again at the end, as in every such sweep.
 
 `local` and `ray` sweep all of it into an empty store each. Their choices agree where they are the same configuration or
 one that the other's search could not tell from its own (a tie). Where they do not, the two configurations are timed as
 a search times them, in 60 rounds side by side, in processes 10 s from one to the next: where memory and code happen to
 lie in a process makes one of two faster by a percent or two in all its rounds, so that each process is one sample. A
 machine that others share has minutes in which both take up to twice as long and another of the two is the faster: 8
-processes count in which they took no more than 1.1 times what they did in the quickest (all, where those are fewer than
-5 of 16). They are told apart where one is slower by more than the margin of 1 %, by the lower 95 % bound; all others
-are ties, too (`same_or_tied`). `within_3_percent` and `worst_ratio` are of the means; `of_all_same_or_tied` counts the
-disturbed processes, too. What two sweeps disagree on although nothing differs between them is seen by a second `local`
-one: `again_` are its figures.
+processes count whose core was not shared then (all, where those are fewer than 5 of 24). They are told apart where one
+is slower by more than the margin of 1 %, by the lower 95 % bound; all others are ties, too (`same_or_tied`).
+`within_3_percent` and `worst_ratio` are of the means; `of_all_same_or_tied` counts the disturbed processes, too. What
+two sweeps disagree on although nothing differs between them is seen by a second `local` one: `again_` are its figures.
 
 `killed` sweeps it once more, and the driver is killed (SIGKILL) ten times, each after a random number of races
 and a random time, and started again with --resume. At each kill the store is looked at. In the end no problem may have
-had more races than the sweep counts (its search, one more later where the choice is close, a third where those two
-differ), but for those that were under way at a kill: `measured_twice` counts the Trials of others, `timed_again` is the
-part of all Trials that those under way had stored.
+had more races than the sweep counts (its search, and up to two later ones where the core was shared), but for those
+that were under way at a kill: `measured_twice` counts the Trials of others, `timed_again` is the part of all Trials
+that those under way had stored.
 
 `worker` kills a worker in the middle of 40 problems; `poison` has a problem whose inputs kill whatever makes them among
 12: all others must come to their end (`left_undone`).
@@ -163,7 +163,7 @@ def killed(file: Path, store: Path) -> dict[str, Any]:
             driver = subprocess.Popen(
                 command(file, "--resume"), env=environment(store), stdout=subprocess.DEVNULL, stderr=log
             )
-        wanted = already + rng.randint(8, 40)
+        wanted = already + rng.randint(4, 14)  # fewer than there are in all, where none is raced again
         while finished(store) < wanted and driver.poll() is None:
             time.sleep(0.2)
         time.sleep(rng.random())

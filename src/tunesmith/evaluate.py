@@ -23,6 +23,7 @@ from tunesmith.kernel import Built, Clock, Executable, Job
 from tunesmith.measure.bench import Bench
 from tunesmith.measure.drift import drift
 from tunesmith.measure.failure import attempt
+from tunesmith.measure.pace import pace_of_most, paces_of
 from tunesmith.measure.pick import ENOUGH
 from tunesmith.measure.race import Race, rule_for
 from tunesmith.remote import RemoteBench, RemoteClock
@@ -94,15 +95,22 @@ class Evaluation:
     _launches: int = 0  # of races that are over
     _racing: Race | None = None
     _levels: dict[Config, float] = field(default_factory=dict[Config, float])  # before the race under way
+    _paces_before: int = field(init=False)
     _told: set[Config] = field(default_factory=set[Config])  # of whose fate in the race under way was told
 
     def __post_init__(self) -> None:
         self._bench, self.own_clock = local_bench(self.subject), self.clock
+        self._paces_before = len(paces_of(self.clock))  # of other searches
 
     @property
     def notes(self) -> Sequence[str]:
         """What launching candidates has shown that a user should know."""
         return self._bench.notes
+
+    @property
+    def pace_s(self) -> float | None:
+        """How fast the core was around most samples, as of `tunesmith.measure.pace`; `None` where that is not read."""
+        return pace_of_most(paces_of(self.clock)[self._paces_before :])
 
     @property
     def over(self) -> bool:
@@ -190,7 +198,7 @@ class Evaluation:
                 raise
             warnings.warn(f"{self.subject.kernel.name}: {lost}. They do now", TunesmithWarning, stacklevel=2)
         else:
-            self._bench, self.clock = remote, RemoteClock(remote, self.clock, self)
+            self._bench, self.clock, self._paces_before = remote, RemoteClock(remote, self.clock, self), 0
 
     def close(self) -> None:
         """The search is over: its worker goes."""

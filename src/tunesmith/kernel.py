@@ -267,7 +267,8 @@ class Clock(Protocol):
     A Clock may have more: `rounds`, how often it wants to be asked for a candidate, where each sample is a median of
     its own; `screens` and `brief`, as of `tunesmith.core.stopping.Rule`, where its samples may be further off than a
     GPU's; `settle(run, seconds, over)`, which brings the device under the load of a launch that takes so long;
-    `limits`, what held the device's clock back in the samples so far, in words; where a sample is the device's time
+    `limits`, what held the device's clock back in the samples so far, in words; `paces`, how fast the CPU's core was
+    around each sample so far (`tunesmith.measure.pace`); where a sample is the device's time
     alone, `back_to_back(launch, many, number)`, the seconds of one of so many calls by the host's clock, each with the
     next of `many` arguments; and `cold`, whether launches find their arguments in no cache.
 

@@ -59,7 +59,7 @@ class Offline:
         return found
 
     def look_again(self, subject: Subject, budget_s: float | None) -> Refreshed | None:
-        """Race what is stored against the next best of then, once more."""
+        """Race what is stored against the best of then, once more."""
         subject, _ = self._subjects.pinned(subject, default_store(), ())
         clock, effort = self._subjects.clock(subject.device), self._subjects.effort(budget_s)
         with self._claimed(subject.key) as store:

@@ -55,9 +55,10 @@ def record(
             state.close()
     cut = {config: Trial(config, Failed("cut", fault), at=at) for config, fault in refused.items()}
     trials = {**state.trials, **cut}
+    pace = {} if state.pace_s is None else {"pace_s": f"{state.pace_s:.3e}"}
     return Recording(
         subject.kernel.name, subject.device.name, subject.exact,
         tuple(trials[config] for config in configs if config in trials),
         f"{clock.protocol}: {rounds} rounds, every Config once a round in random order",
-        meta={**subject.key.soft, "arch": subject.device.arch, "units": str(subject.device.units), "at": at},
+        meta={**subject.key.soft, "arch": subject.device.arch, "units": str(subject.device.units), "at": at, **pace},
     )  # fmt: skip

@@ -1,8 +1,7 @@
-"""Choices looked at again: what is in use against the next best of then, and nothing else of the Space.
+"""Choices looked at again: what is in use against the best of then, and nothing else of the Space.
 
-A stale one is refreshed. One that was made of brief samples, on a CPU that others share, is looked at again for another
-reason: there are stretches, of a second or of minutes, in which another Config is the fastest than else, and a search
-lies within one.
+A stale one is refreshed. One that was made of brief samples while others were at work on the CPU's core is looked at
+again for another reason: another Config may be the fastest then than else, and a search lies within one such stretch.
 """
 
 from __future__ import annotations
@@ -21,19 +20,20 @@ from tunesmith.core.outcome import Choice, Failed, Measured, Trial
 from tunesmith.core.stats import paired_ratio
 from tunesmith.evaluate import Evaluation
 from tunesmith.kernel import Clock
+from tunesmith.measure.pace import is_shared
 from tunesmith.measure.pick import ENOUGH, Verdict
 from tunesmith.store import Store
 from tunesmith.subject import Effort, Subject
-from tunesmith.tune import called_by, of_calls, searching
+from tunesmith.tune import called_by, conditions, of_calls, searching
 
 #: Rivals of the Config in use. The winner under other versions is nearly always among the first few of before.
 BEST = 4
 
-#: What else runs on the machine makes samples longer, never shorter: a race in which the same Config took this many
-#: times as long as in another one was the disturbed one of the two.
-DISTURBED = 1.1
-#: ... and one whose median is so many times the least of all samples was disturbed for most of its time.
-RESTLESS = 1.2
+#: Of those that took up to so many times as long as the fastest, another may be the fastest when nobody else is at
+#: work on the core: what others take away differs that much between Configs.
+REACH = 2.0
+#: Of two races that were disturbed, one was less by as much.
+LESS = 1.1
 
 #: `current`: nothing is stale, nothing was measured. `failed`: no Config works any more, or the budget ended.
 Fate: TypeAlias = Literal["current", "kept", "changed", "failed"]
@@ -50,8 +50,7 @@ class Refreshed:
         ratio: the time of the Config used now over that of the one used before, by paired samples; `None` where the
             two were not timed side by side, and where only calls outside of CUDA graphs go to another now.
         why: what failed.
-        level: how many times as long the Config of before took as it did then; `None` where that is not known.
-        restless: whether that one's samples say that all races so far were disturbed for most of their time.
+        disturbed: others were at work on the core, and no less than before: nothing was stored.
         compile_s, measure_s, store_s, wait_s: as of a search's `Summary`.
     """
 
@@ -63,17 +62,11 @@ class Refreshed:
     after: Choice
     ratio: float | None = None
     why: str = ""
-    level: float | None = None
-    restless: bool = False
+    disturbed: bool = False
     compile_s: float = 0.0
     measure_s: float = 0.0
     store_s: float = 0.0
     wait_s: float = 0.0
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether this race was, and the one before was not, or less."""
-        return self.level is not None and self.level > DISTURBED
 
 
 def refresh(
@@ -95,11 +88,12 @@ def refresh(
 
 
 def look_again(subject: Subject, store: Store, clock: Clock, effort: Effort) -> Refreshed | None:
-    """Race a Choice against the next best of the Trials it was made of, of which nothing has changed but what else runs
-    on the machine; `None` where nothing is stored. The caller holds the key's claim.
+    """Race a Choice against the best of the Trials it was made of, of which nothing has changed but what else runs on
+    the machine; `None` where nothing is stored. The caller holds the key's claim.
 
-    What comes of it is stored, but for a race that was disturbed where the one before was not, or that was cut short.
-    Where it was the other way round, what was in use has no advantage over the others. A stale Choice is refreshed.
+    What comes of it is stored, unless it was cut short, or disturbed and no less so than the race before. Where that
+    was disturbed, and this one was not or less, what was in use has no advantage over the others. A stale Choice is
+    refreshed.
 
     Raises:
         Busy: when another search has been measuring on the device for too long.
@@ -127,9 +121,10 @@ def _raced(
     serving = [config for config in (before.config, before.called, stays) if config is not None]
     stored = [trial for trial in store.trials(subject.key) if trial.config in subject.space]
     ranked = None if looks else effort.verdict(stored)
-    ranking = _nearest(stored) if looks else [trial.config for trial in ranked.ranking] if ranked else []
+    ranking = [trial.config for trial in ranked.ranking] if ranked else []
+    rivals = _within_reach(stored) if looks else [config for config in ranking if config not in serving][:best]
     in_use = [config for config in serving if config in subject.space]
-    configs = list(dict.fromkeys([*in_use, *[config for config in ranking if config not in serving][:best]]))
+    configs = list(dict.fromkeys([*in_use, *rivals]))
     at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
     state = Evaluation(
         subject, store, clock, effort, at, None if effort.budget_s is None else perf_counter() + effort.budget_s,
@@ -143,17 +138,16 @@ def _raced(
         ended = not (state.over or state.cut_short)
         if ended:
             time_calls(state, {})
-    level, restless = _quiet(before, state) if looks else (None, False)
+    less, disturbed = _less_disturbed(before, state) if looks else (False, False)
     found = Refreshed(
-        subject.key, "failed", stale, len(state.trials), before, before, None, "", level, restless,
+        subject.key, "failed", stale, len(state.trials), before, before, None, "", disturbed,
         state.compile_s, state.measure_s, state.store_s, state.waited_s,
     )  # fmt: skip
     trials = [state.trials[config] for config in configs if config in state.trials]
-    fresh = level is not None and level < 1 / DISTURBED
-    verdict = effort.verdict(trials, stays if fresh else state.incumbent)
+    verdict = effort.verdict(trials, stays if less else state.incumbent)
     if verdict is None or not ended:
         return replace(found, why=_no_end(verdict, configs, trials, looks))
-    if found.disturbed:
+    if disturbed:
         return replace(found, fate="kept")
     state.held = False
     state.commit()
@@ -182,6 +176,7 @@ def _concluded(found: Refreshed, verdict: Verdict, state: Evaluation) -> Refresh
         ratio=None if rival_s is None else rival_s / winner.outcome.median_s, ties=verdict.ties,
         measured_at=exact if exact != key.problem else None, within=verdict.within,
         confidence=verdict.confidence, doubt=verdict.doubt, searched_at=state.at,
+        conditions=conditions(winner.outcome, state), pace_s=state.pace_s,
         called=_called(verdict, before, state), calls=of_calls(verdict, state),
     )  # fmt: skip
     with state.storing():
@@ -194,17 +189,13 @@ def _concluded(found: Refreshed, verdict: Verdict, state: Evaluation) -> Refresh
     return replace(found, fate=fate, after=after, ratio=ratio, why=why, store_s=state.store_s)
 
 
-def _quiet(before: Choice, state: Evaluation) -> tuple[float | None, bool]:
-    """(how many times as long the Config of before takes now as it did, whether both times were disturbed)."""
-    subject = state.subject
-    now, then = (trials.get(before.config) for trials in (state.trials, state.known))
-    if now is None or not isinstance(now.outcome, Measured) or not before.median_s:
-        return None, False
-    if (before.measured_at or subject.key.problem) != subject.exact:  # another size of the same bucket
-        return None, False
-    samples = [*now.outcome.samples_s, *(then.outcome.samples_s if then and isinstance(then.outcome, Measured) else ())]
-    now_s = now.outcome.median_s
-    return now_s / before.median_s, min(now_s, before.median_s) > RESTLESS * min(samples)
+def _less_disturbed(before: Choice, state: Evaluation) -> tuple[bool, bool]:
+    """(whether others were less at work on the core than in the race before, whether they were, and no less)."""
+    now_s, then_s = state.pace_s, before.pace_s
+    if now_s is None or then_s is None:
+        return False, False
+    less = is_shared(then_s) and (not is_shared(now_s) or now_s * LESS < then_s)
+    return less, is_shared(now_s) and not less
 
 
 def _called(verdict: Verdict, before: Choice, state: Evaluation) -> Config | None:
@@ -214,10 +205,14 @@ def _called(verdict: Verdict, before: Choice, state: Evaluation) -> Config | Non
     return before.called if any(t.config == before.called for t in verdict.ranking) else None
 
 
-def _nearest(stored: Sequence[Trial]) -> list[Config]:
+def _within_reach(stored: Sequence[Trial]) -> list[Config]:
     """The fastest first, whichever of them left the last race early: it may have been disturbed."""
-    timed = [t for t in stored if isinstance(t.outcome, Measured) and len(t.outcome.samples) >= ENOUGH]
-    return [trial.config for trial in sorted(timed, key=lambda trial: trial.level_s or 0.0)]
+    levels = {
+        t.config: t.level_s for t in stored
+        if t.level_s is not None and isinstance(t.outcome, Measured) and len(t.outcome.samples) >= ENOUGH
+    }  # fmt: skip
+    limit = REACH * min(levels.values(), default=0.0)
+    return sorted((config for config, level in levels.items() if level <= limit), key=levels.__getitem__)
 
 
 def side_by_side(now: Trial, before: Trial | None) -> float | None:

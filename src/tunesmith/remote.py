@@ -26,6 +26,7 @@ from tunesmith.errors import BadInput, WorkerLost
 from tunesmith.kernel import Built, Clock, Executable, Run
 from tunesmith.measure.bench import Loaded, Ready
 from tunesmith.measure.failure import FailedElsewhere, attempt
+from tunesmith.measure.pace import heard, known_least_pace_s
 from tunesmith.measure.packing import packed
 from tunesmith.measure.race import of_races
 from tunesmith.processes import resident_bytes
@@ -104,6 +105,8 @@ class RemoteBench:
     notes: list[str] = field(default_factory=list[str])
     #: what held the device's clock back in the samples so far, where the Clock there knows
     limits: set[str] = field(default_factory=set[str])
+    #: how fast the core was around each of them, where the Clock there reads that
+    paces: list[float] = field(default_factory=list[float])
     _folder: TemporaryDirectory[str] | None = None
     _told: Mapping[str, Any] = field(default_factory=dict[str, Any])
     _child: Child | None = None
@@ -167,6 +170,10 @@ class RemoteBench:
         """
         said = self._ask("sample", config)
         self.limits.update(said["limits"])
+        if said["pace"] is not None:
+            around_s, least_s = said["pace"]
+            self.paces.append(around_s)
+            heard(least_s)
         return Sample(**said["sample"]), said["launches"]
 
     def settle(self, config: Config, seconds: float, left_s: float) -> None:
@@ -254,6 +261,7 @@ class RemoteBench:
         request = {
             "target": recipe.target, "fixed": dict(recipe.fixed), "key": recipe.key.to_data(),
             "problem": recipe.problem.text, "arguments": self._told, "device": recipe.device, "argv": sys.argv,
+            "least_pace_s": known_least_pace_s(),
         }  # fmt: skip
         if _spare:
             self._child, self._used = _spare.pop(), True
@@ -316,7 +324,7 @@ class RemoteClock:
     """
 
     def __init__(self, bench: RemoteBench, local: Clock, search: Ending) -> None:
-        self._bench, self.protocol, self.limits = bench, local.protocol, bench.limits
+        self._bench, self.protocol, self.limits, self.paces = bench, local.protocol, bench.limits, bench.paces
         if callable(getattr(local, "settle", None)):
             self.settle = partial(_settle, bench, ref(search))
         for name, value in of_races(local).items():  # whose samples they are does not depend on the process

@@ -22,6 +22,7 @@ from tunesmith.finals import kept_back, last_race
 from tunesmith.kernel import Clock
 from tunesmith.measure.calls import about_calls
 from tunesmith.measure.failure import all_failed, is_machines
+from tunesmith.measure.pace import is_shared
 from tunesmith.measure.pick import Verdict, unfinished
 from tunesmith.measure.race import limits_of
 from tunesmith.neighbours import neighbours, prior_of, saved
@@ -321,7 +322,7 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
         candidates=summary.counts, space=subject.space.digest, partial=partial, budget_s=budget_s,
         most=state.effort.candidates, launches=state.effort.launches, within=verdict.within,
         confidence=verdict.confidence, doubt=verdict.doubt, searched_at=state.at, called=called_by(verdict),
-        conditions=_conditions(winner.outcome, state.clock), checked=verdict.checked,
+        conditions=conditions(winner.outcome, state), pace_s=state.pace_s, checked=verdict.checked,
         note="; ".join(filter(None, [*state.notes, instead])), calls=of_calls(verdict, state),
     )  # fmt: skip
 
@@ -340,9 +341,9 @@ def of_calls(verdict: Verdict, state: Evaluation) -> str:
     return "; ".join(filter(None, [state.calls_note, said]))
 
 
-def _conditions(outcome: Measured, clock: Clock) -> str:
+def conditions(outcome: Measured, state: Evaluation) -> str:
     """`1605 MHz, held back by the power limit`; empty where nothing is known."""
     hz = [sample.clock_hz for sample in outcome.samples if sample.clock_hz is not None]
-    limits = sorted(limits_of(clock))
+    limits = [*sorted(limits_of(state.clock)), *(["others at work on its core"] if is_shared(state.pace_s) else [])]
     facts = [f"{median(hz) / 1e6:.0f} MHz"] if hz else []
     return ", ".join([*facts, *([f"held back by {' and '.join(limits)}"] if limits else [])])

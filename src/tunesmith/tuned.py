@@ -248,10 +248,11 @@ class TunedKernel:
     def look_again(
         self, *args: Any, budget_s: float | None = None, isolate: bool | None = None, **kwargs: Any
     ) -> Refreshed | None:
-        """Race what is stored for a call's arguments against the next best of then once more, at another time; `None`
-        where nothing is stored.
+        """Race what is stored for a call's arguments against the best of then once more, at another time; `None` where
+        nothing is stored.
 
-        For a CPU that others share: of the races, the one that was disturbed least decides.
+        For a CPU that others share: a race that was disturbed less than the one before decides, one that was no less
+        leaves nothing.
 
         Args:
             budget_s: seconds at most; as of `autotune` if not given.

@@ -29,6 +29,7 @@ from tunesmith.measure.bench import LocalBench
 from tunesmith.measure.canary import device_trouble, synchronize, use_gpu
 from tunesmith.measure.failure import attempt
 from tunesmith.measure.fenced import Fence
+from tunesmith.measure.pace import heard, known_least_pace_s, paces_of
 from tunesmith.measure.packing import unpacked
 from tunesmith.measure.race import limits_of
 from tunesmith.options import Authority, decided_everywhere_by, options
@@ -72,15 +73,17 @@ _begun: list[bool] = []
 
 def begin(
     target: str, fixed: Mapping[str, Any], key: Mapping[str, Any], problem: str,
-    arguments: Mapping[str, Mapping[str, Any]], device: int | None, argv: Sequence[str],
+    arguments: Mapping[str, Mapping[str, Any]], device: int | None, argv: Sequence[str], least_pace_s: float | None,
 ) -> Failed | None:  # fmt: skip
     """Make the kernel and its inputs.
 
     Args:
         target, fixed, key, problem, arguments, device: see `Recipe`.
         argv: the program's, which its module may read when it is imported.
+        least_pace_s: known there, as of `tunesmith.measure.pace`.
     """
     sys.argv[:] = argv
+    heard(least_pace_s)
     options.cache_clear()
     if not _begun:
         decided_everywhere_by(_NothingMeasured())
@@ -190,7 +193,8 @@ def _fails_on_fenced(work: _Work, executable: Executable) -> Failed | None:
 
 
 def sample(config: Mapping[str, Any]) -> Any:
-    """Time a candidate that is ready; the `sample`, the `launches` it is of, and the Clock's `limits` so far."""
+    """Time a candidate that is ready; the `sample`, the `launches` it is of, the Clock's `limits` so far, and where it
+    reads that, its `pace`: how fast the core was around this sample, and the least reading so far."""
     [work] = _work
     run = work.runs[Config(config)]
     taken, failure, _ = attempt("launch", lambda: work.clock.sample(run))
@@ -198,7 +202,10 @@ def sample(config: Mapping[str, Any]) -> Any:
     if taken is None or failure is not None:
         return _told(work, failure)
     launches = int(run.state.get("launches", 1))
-    return {"sample": asdict(taken), "launches": launches, "limits": sorted(limits_of(work.clock))}
+    return {
+        "sample": asdict(taken), "launches": launches, "limits": sorted(limits_of(work.clock)),
+        "pace": [paces[-1], known_least_pace_s()] if (paces := paces_of(work.clock)) else None,
+    }  # fmt: skip
 
 
 def settle(config: Mapping[str, Any], seconds: float, within_s: float) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.key import Key
 from tunesmith.core.problem import Problem
 from tunesmith.journal import Journal
+from tunesmith.measure import pace
 from tunesmith.options import options
 from tunesmith.store import default_store
 from tunesmith.tracks import fresh_choice
@@ -26,11 +28,27 @@ KERNELS = """
 import tunesmith
 from tests.fakes import ScriptedClock
 from tunesmith import Space
+from tunesmith.core.stopping import BRIEF_ON_CPU
+from tunesmith.measure.pace import heard
 
 BLOCKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 TIMES = {block: 1.0 + i / 10 for i, block in enumerate(BLOCKS)}
 BROKEN = set()
-clock = ScriptedClock(lambda config: 1e-3 * TIMES[config["block"]], noise=0.005)
+PACE = [1.0]
+
+class Paced(ScriptedClock):  # says how fast the core is, times the least of all
+    brief = BRIEF_ON_CPU
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.paces = []
+
+    def sample(self, run):
+        heard(1e-7)
+        self.paces.append(1e-7 * PACE[0])
+        return super().sample(run)
+
+clock = Paced(lambda config: 1e-3 * TIMES[config["block"]], noise=0.005)
 
 @tunesmith.autotune(space=Space(block=BLOCKS), key=["n"], clock=clock,
     make_inputs=lambda problem: {"n": problem["n"]})
@@ -45,7 +63,8 @@ STOP = 0
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Iterator[str]:
+def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(pace, "_least", [math.inf])
     before, file = set(sys.modules), tmp_path / "stale_kernels.py"
     file.write_text(KERNELS)
     yield f"{file}:scale"
@@ -138,29 +157,50 @@ def known(target: str, n: int) -> tuple[Any, list[Any]]:
     return default_store().choice(key), default_store().trials(key)
 
 
-def test_another_look_that_takes_longer_for_all_is_not_believed_and_leaves_nothing(run: Run, target: str) -> None:
-    module = tune(run, target, "n=8")
-    before = known(target, 8)
-    for block in module.TIMES:
-        module.TIMES[block] *= 1.5
-    module.TIMES[2] = module.TIMES[1] * 0.9
-    found = find_target(target).look_again(n=8, isolate=False)
-    assert (found.fate, found.disturbed, found.raced) == ("kept", True, 5)
-    assert known(target, 8) == before
-    module.clock.asked.clear()
-    assert find_target(target).tune(n=8, isolate=False).choice.config == Config(block=1)
-    assert not module.clock.asked
+def test_another_look_that_is_disturbed_no_less_leaves_nothing(target: str) -> None:
+    kernel, module = find_target(target), sys.modules["stale_kernels"]
+    for n, (then, now) in enumerate(((1.0, 2.0), (2.0, 2.0), (2.0, 1.9)), 8):
+        module.PACE[0], module.TIMES[2] = then, 1.1
+        kernel.tune(n=n, isolate=False)
+        before = known(target, n)
+        assert before[0].choice.pace_s == pytest.approx(1e-7 * then)
+        module.PACE[0], module.TIMES[2] = now, 0.5
+        found = kernel.look_again(n=n, isolate=False)
+        assert (found.fate, found.disturbed, found.raced) == ("kept", True, len(module.TIMES))
+        assert known(target, n) == before
+        module.clock.asked.clear()
+        assert kernel.tune(n=n, isolate=False).choice.config == Config(block=1)
+        assert not module.clock.asked
 
 
-def test_another_look_that_takes_less_for_all_is_believed_though_little_faster(run: Run, target: str) -> None:
+def test_another_look_that_is_disturbed_less_is_believed_though_little_faster(target: str) -> None:
+    kernel, module = find_target(target), sys.modules["stale_kernels"]
+    by_others = "held back by others at work on its core"
+    for n, (then, now, said) in enumerate(((2.0, 1.0, ""), (3.0, 2.0, by_others)), 8):
+        module.PACE[0], module.TIMES[2] = then, 1.1
+        assert kernel.tune(n=n, isolate=False).choice.conditions == by_others
+        module.PACE[0], module.TIMES[2] = now, module.TIMES[1] * 0.98
+        found = kernel.look_again(n=n, isolate=False)
+        assert (found.fate, found.after.config, found.disturbed) == ("changed", Config(block=2), False)
+        stored = kernel.choice(n=n)
+        assert (stored.config, stored.conditions) == (Config(block=2), said)
+        assert stored.pace_s == pytest.approx(1e-7 * now)
+
+
+def test_what_was_in_use_stays_in_another_look_if_neither_was_disturbed(run: Run, target: str) -> None:
     module = tune(run, target, "n=8")
-    for block in module.TIMES:
-        module.TIMES[block] *= 0.5
-    module.TIMES[2] = module.TIMES[1] * 0.98
-    found = find_target(target).look_again(n=8, isolate=False)
-    assert (found.fate, found.after.config, found.disturbed) == ("changed", Config(block=2), False)
-    assert found.level == pytest.approx(0.5, rel=0.05)
-    assert find_target(target).choice(n=8).config == Config(block=2)
+    for faster, fate in ((0.995, "kept"), (0.9, "changed")):
+        module.TIMES[2] = module.TIMES[1] * faster
+        found = find_target(target).look_again(n=8, isolate=False)
+        assert (found.fate, found.disturbed) == (fate, False)
+
+
+def test_another_look_has_all_that_may_be_the_fastest_and_no_others(target: str) -> None:
+    kernel, module = find_target(target), sys.modules["stale_kernels"]
+    module.PACE[0], module.TIMES[256], module.TIMES[512] = 2.0, 1.9, 2.5
+    kernel.tune(n=8, isolate=False)
+    module.PACE[0], module.TIMES[256], module.TIMES[512] = 1.0, 0.5, 0.4
+    assert kernel.look_again(n=8, isolate=False).after.config == Config(block=256)
 
 
 def test_another_look_has_the_budget_of_the_search_and_leaves_nothing_when_that_ends(run: Run, target: str) -> None:

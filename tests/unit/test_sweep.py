@@ -35,7 +35,7 @@ from tunesmith.store import Store, locks
 from tunesmith.store.exchange import add_text, entry_text
 from tunesmith.sweep import drive, work
 from tunesmith.sweep.cluster import RayWorker
-from tunesmith.sweep.devices import Place, places, usable_cores, usual_places
+from tunesmith.sweep.devices import Place, on_one_core, places, usable_cores, usual_places
 from tunesmith.sweep.done import Done
 from tunesmith.sweep.drive import Outcome, Sweep
 from tunesmith.sweep.looks import is_close, looked_again
@@ -274,6 +274,20 @@ def test_who_holds_some_cores_does_not_wait_for_more(tmp_path: Path, monkeypatch
     assert got == {name: [True, False, True] for name in names}
     with store.device_lock(names[0], None), store.device_lock(names, None) as both:  # nobody holds the other
         assert both
+
+
+def test_two_devices_on_the_threads_of_one_core_are_named(tmp_path: Path) -> None:
+    for core, threads in ((0, "0,2"), (1, "1,3"), (2, "0,2"), (3, "1,3"), (4, "4"), (5, "no list")):
+        (tmp_path / f"cpu{core}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu{core}/topology/thread_siblings_list").write_text(threads + "\n")
+
+    def named(*cores: tuple[int, ...]) -> list[str]:
+        found = [Place(f"cpu:{'+'.join(map(str, mine))}", mine) for mine in cores]
+        return [said.partition(" have ")[0] for said in on_one_core([*found, Place("gpu:0", gpu="0")], tmp_path)]
+
+    assert named((0,), (1,)) == named((0, 2), (1, 3)) == named((4,), (5,), (6,)) == []
+    assert named((2,), (0,)) == ["cpu:0 and cpu:2"]
+    assert named((0, 1), (2, 3)) == ["cpu:0+1 and cpu:2+3"] * 2
 
 
 # --- the order ----------------------------------------------------------------------------------------
@@ -563,11 +577,16 @@ def test_a_problem_that_failed_beside_a_gpu_that_does_not_answer_is_no_failure_o
 # --- another look -------------------------------------------------------------------------------------
 
 
+#: what is to be looked at again
+DISTURBED = Result("tuned", OTHER, pace_s=2e-6, least_pace_s=1e-6, again=True)
+
+
 class Doubtful:
     """A worker whose choices are close; what it says of each look is scripted by the problem's size.
 
-    1: each look names another. 2: the second look fails. 3: a worker dies of the second look. 4: it says that the
-    second look is impossible.
+    1: each look names another, and all are disturbed. 2: the second look fails. 3: a worker dies of the second look.
+    4: it says that the second look is impossible. 6: the second look is not disturbed. 7: the first was not. 8: the
+    first was, as much as all before it.
     """
 
     def __init__(self, asked: list[tuple[str, int]]) -> None:
@@ -582,8 +601,11 @@ class Doubtful:
     def tune(self, task: Task, before: Result | None, heard: Any) -> Mapping[str, Any]:
         looks, n = 0 if before is None else before.looks, task.fields.dims["n"]
         self.asked.append((task.problem, looks))
+        pace = {6: {1: 1e-6}, 7: {0: 1e-6}}.get(n, {}).get(looks, 2e-6)
+        least = 2e-6 if n == 8 else 1e-6  # what is the least is not known to its worker yet
+        close = {"again": True, "key": {"n": n}, "pace_s": pace, "least_pace_s": least}
         if before is None:
-            return {"fate": "tuned", "device": OTHER, "config": {"a": 1}, "again": True, "key": {}, "measure_s": 1.0}
+            return {"fate": "tuned", "device": OTHER, "config": {"a": 1}, "measure_s": 1.0, **close}
         if n == 3:
             raise Lost("worker process died")
         if n == 4:
@@ -591,8 +613,7 @@ class Doubtful:
         if n == 2:
             return {"fate": "failed", "device": OTHER, "error": "another look came to no end", "measure_s": 0.5}
         config = {"a": 1 + looks}
-        more = {"config": config, "again": True, "changed": looks, "key": {}, "measure_s": 0.25}
-        return {"fate": "tuned", "device": OTHER, **more}
+        return {"fate": "tuned", "device": OTHER, "config": config, "changed": looks, "measure_s": 0.25, **close}
 
     def interrupt(self) -> None: ...
 
@@ -615,6 +636,16 @@ def test_looks_come_when_all_is_searched_and_are_three_at_most(tmp_path: Path) -
     assert [result.measure_s for _, result in outcome.results] == [1.5, 1.5]
     assert [use.problems for use in outcome.uses] == [2]
     assert outcome.uses[0].measure_s == pytest.approx(3.0)
+
+
+def test_only_what_was_disturbed_is_looked_at_again_until_a_look_is_not(tmp_path: Path) -> None:
+    outcome, _, asked = doubtful(tmp_path, [8, 7, 6])
+    assert asked == [(task(n).problem, looks) for n, looks in ((8, 0), (7, 0), (6, 0), (8, 1), (6, 1), (8, 2))]
+    assert {task.fields.dims["n"]: (result.looks, result.again) for task, result in outcome.results} == {
+        8: (3, True), 7: (1, False), 6: (2, False)
+    }  # fmt: skip
+    outcome, _, asked = doubtful(tmp_path, [8, 7, 6], resume=True, looks=5)
+    assert asked == [(task(8).problem, looks) for looks in (3, 4)]
 
 
 def test_where_another_look_comes_to_nothing_the_choice_stands(tmp_path: Path) -> None:
@@ -647,7 +678,7 @@ def test_what_shares_a_key_has_what_a_later_look_has_chosen(tmp_path: Path) -> N
     tasks = [task(1), replace(task(1), launches=5)]
     workers = {"cpu:0": partial(Doubtful, list[tuple[str, int]]())}
     watcher: Any = Anyone()
-    known = {OTHER: {tasks[1]: Result("tuned", OTHER, {"a": 1}, key={})}}
+    known = {OTHER: {tasks[1]: Result("tuned", OTHER, {"a": 1}, key={"n": 1})}}
     outcome = Sweep(tasks, workers, Store.open(tmp_path), Done(tmp_path, tasks), watcher, known).run()
     assert {task: (result.config, result.looks) for task, result in outcome.results} == {
         tasks[0]: ({"a": 3}, 3), tasks[1]: ({"a": 3}, 1)
@@ -659,7 +690,7 @@ def test_looks_are_for_the_worker_whose_store_knows_the_choice_as_long_as_it_ser
     queue.join(OTHER, "cpu", {})
     taken = {worker: queue.take(worker, OTHER) for worker in (0, 1)}
     for worker in (0, 1):
-        queue.done(worker, OTHER, Result("tuned", OTHER, again=True))
+        queue.done(worker, OTHER, DISTURBED)
     assert queue.take(1, OTHER) == taken[1]
     queue.done(1, OTHER, Result("tuned", OTHER))
     queue.leave(0)
@@ -688,7 +719,7 @@ def test_a_sweep_that_is_stopped_among_its_looks_has_nothing_left(tmp_path: Path
     queue.join(OTHER, "cpu", {})
     for _ in range(2):
         assert queue.take(0, OTHER) is not None
-        queue.done(0, OTHER, Result("tuned", OTHER, again=True))
+        queue.done(0, OTHER, DISTURBED)
     assert queue.unfinished() == []
     assert queue.take(0, OTHER) is not None  # in hand for another look
     queue.stop()
@@ -696,14 +727,15 @@ def test_a_sweep_that_is_stopped_among_its_looks_has_nothing_left(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("median_s", "ratio", "partial_", "close"),
-    [(1e-3, 1.1, "", True), (1e-3, 1.3, "", False), (6e-3, 1.1, "", False), (1e-3, 1.1, "budget", False),
-     (1e-3, None, "", False), (None, 1.1, "", False)],
+    ("median_s", "ratio", "partial_", "pace_s", "close"),
+    [(1e-3, 1.1, "", 2e-6, True), (1e-3, 1.3, "", 2e-6, False), (6e-3, 1.1, "", 2e-6, False),
+     (1e-3, 1.1, "budget", 2e-6, False), (1e-3, None, "", 2e-6, False), (None, 1.1, "", 2e-6, False),
+     (1e-3, 1.1, "", None, False)],
 )  # fmt: skip
-def test_a_close_choice_of_brief_samples_is_looked_at_again(
-    median_s: float | None, ratio: float | None, partial_: str, close: bool
+def test_a_close_choice_of_brief_samples_may_be_looked_at_again(
+    median_s: float | None, ratio: float | None, partial_: str, pace_s: float | None, close: bool
 ) -> None:
-    choice = Choice(Config(a=1), "search", "search", median_s, ratio=ratio, partial=partial_)
+    choice = Choice(Config(a=1), "search", "search", median_s, ratio=ratio, partial=partial_, pace_s=pace_s)
     assert is_close(choice, swept.DisturbedClock(lambda config: 1.0)) is close
     assert is_close(replace(choice, launches=100), swept.DisturbedClock(lambda config: 1.0)) is False
     assert is_close(choice, swept.clock()) is False
@@ -723,10 +755,11 @@ def test_progress_counts_a_problem_once_however_often_it_is_looked_at() -> None:
         progress.ended("cpu:0", task(n), Result("tuned", OTHER, again=True, measured=5))
     assert "2 of 2 done" in progress.state
     assert "again" not in progress.state
-    progress.looked("cpu:0", task(1), Result("tuned", OTHER, looks=2, again=True, measured=5))
-    progress.looked("cpu:0", task(2), Result("tuned", OTHER, looks=1, measured=5))  # it came to nothing
+    progress.looked("cpu:0", task(1), Result("tuned", OTHER, looks=2, again=True, measured=5), 2)
+    assert "1 disturbed one timed again, 2 left" in progress.state
+    progress.looked("cpu:0", task(2), Result("tuned", OTHER, looks=1, measured=5), 0)  # it came to nothing
     assert "2 of 2 done" in progress.state
-    assert "2 of 3 close ones timed again" in progress.state
+    assert progress.state.endswith("2 disturbed ones timed again")
     assert progress.trials == 10
 
 

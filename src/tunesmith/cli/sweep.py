@@ -56,7 +56,9 @@ AdviserOption: TypeAlias = Annotated[
 ]
 LooksOption: TypeAlias = Annotated[
     int | None,
-    typer.Option("--looks", metavar="N", help="Races at most of a close choice by brief samples, on CPUs (3)."),
+    typer.Option(
+        "--looks", metavar="N", help="Races at most of a close choice made while others used its core, on CPUs (3)."
+    ),
 ]
 
 
@@ -150,7 +152,7 @@ def _workers(
 ) -> Generator[Mapping[str, Callable[[], Worker]]]:
     """Within this scope, what makes a worker, by the name of its device."""
     from tunesmith.store import default_store
-    from tunesmith.sweep.devices import jobs_each, places, usable_cores, usual_places
+    from tunesmith.sweep.devices import jobs_each, on_one_core, places, usable_cores, usual_places
     from tunesmith.sweep.workers import LocalWorker, Orders
 
     if options().read_only:
@@ -165,6 +167,8 @@ def _workers(
         found = places(devices, os.environ, usable_cores())
     else:
         found = usual_places(backends, _gpu_count(backends), os.environ, usable_cores())
+    for said in on_one_core(found):
+        note(said)
     jobs = jobs_each(found)
     yield {place.name: _maker(LocalWorker, place, orders, jobs) for place in found}
 
@@ -178,7 +182,7 @@ def _on_ray(
     address: str, devices: str | None, backends: Sequence[str], orders: Orders
 ) -> Generator[Mapping[str, Callable[[], Worker]]]:
     from tunesmith.sweep.cluster import connected
-    from tunesmith.sweep.devices import places, usable_cores, usual_places
+    from tunesmith.sweep.devices import on_one_core, places, usable_cores, usual_places
 
     remote = bool(address or os.environ.get("RAY_ADDRESS"))
     # of a cluster's nodes neither is known
@@ -189,6 +193,8 @@ def _on_ray(
         found = places(devices, environ, cores)
     elif not remote:
         found = usual_places(backends, _gpu_count(backends), environ, cores)
+    for said in () if remote else on_one_core(found):
+        note(said)
     with connected(address, found) as cluster:
         found = found or usual_places(backends, cluster.gpus, environ, cores)
         yield {place.name: _maker(cluster.worker, place, orders, None) for place in found}

@@ -201,6 +201,8 @@ class Choice:
         doubt: why the best is not known within the asked margin; empty where it is.
         searched_at: when the search that found it began: UTC, ISO 8601.
         conditions: the device's clock while it was timed, and what held that back, where it can be read.
+        pace_s: how fast the CPU's core was around most of the samples: what a fixed loop of Python took there at most
+            (see `tunesmith.measure.pace`); `None` where that is not read.
         checked: what its results were compared with: the reference's fingerprint, the tolerance; empty: unverified.
         note: anything else a reader should know (stale versions, why a search was not allowed).
         called: what calls one by one are launched with, outside of a CUDA graph, where something else than `config`
@@ -228,6 +230,7 @@ class Choice:
     doubt: str = ""
     searched_at: str = ""
     conditions: str = ""
+    pace_s: float | None = None
     checked: str = ""
     note: str = ""
     called: Config | None = None
@@ -337,6 +340,7 @@ def choice_to_data(choice: Choice) -> dict[str, Any]:
         "conditions": choice.conditions,
         "checked": choice.checked,
         "note": choice.note,
+        **({} if choice.pace_s is None else {"pace_s": choice.pace_s}),
         **({} if choice.called is None else {"called": dict(choice.called)}),
         "calls": choice.calls,
     }
@@ -376,6 +380,7 @@ def choice_from_data(data: Mapping[str, Any]) -> Choice:
             doubt=str(data.get("doubt", "")),
             searched_at=str(data.get("searched_at", "")),
             conditions=str(data.get("conditions", "")),
+            pace_s=None if data.get("pace_s") is None else float(data["pace_s"]),
             checked=str(data.get("checked", "")),
             note=str(data.get("note", "")),
             called=None if called is None else Config(called),
@@ -396,7 +401,7 @@ class Recording:
         trials: one for each Config, in the Space's order.
         protocol: how it was measured, in words.
         library_s: the library's own samples for the same problem, in seconds, where recorded.
-        meta: machine, versions, date.
+        meta: machine, versions, date; `pace_s`, how fast the CPU's core was, as of a Choice.
     """
 
     kernel: str

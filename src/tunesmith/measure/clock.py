@@ -15,6 +15,7 @@ from tunesmith.errors import BadInput, MissingEngine, unknown
 from tunesmith.kernel import Clock, Run
 from tunesmith.measure.gpu_clock import EventClock
 from tunesmith.measure.graph_clock import GraphClock
+from tunesmith.measure.pace import QuietMoments
 
 #: A timed stretch lasts at least this: ten times a thread's wake-up ...
 STRETCH_S = 1e-3
@@ -30,13 +31,16 @@ INTERRUPTED_S = 10e-3
 
 
 class WallClock:
-    """Host time around a stretch of launches, arguments hot in cache.
+    """Host time around a stretch of launches, arguments hot in cache, when nobody else is at work on the core.
 
     The first sample of a Run is preceded by one launch that is not timed (first touch of memory, lazy
     loading) and a few that decide how many launches make a stretch: more of them where the timer's steps are long.
 
     Args:
         timer: seconds since whenever.
+
+    Attributes:
+        paces: how fast the core was around each sample so far, as `QuietMoments` has it.
     """
 
     protocol = f"wall-hot-{STRETCH_S * 1e3:g}ms/1"
@@ -48,8 +52,16 @@ class WallClock:
     def __init__(self, timer: Callable[[], float] = perf_counter) -> None:
         self._timer = timer
         self._step_s = _step_of(timer)
+        self._moments = QuietMoments()
+        self.paces = self._moments.paces
 
     def sample(self, run: Run) -> Sample:
+        before_s, start = self._moments.wait(), perf_counter()
+        sample = self._sample(run)
+        self._moments.sampled(before_s, perf_counter() - start)
+        return sample
+
+    def _sample(self, run: Run) -> Sample:
         launches = run.state.get("launches")
         if launches is None:
             self._stretch(run, 1)

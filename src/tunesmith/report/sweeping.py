@@ -35,6 +35,7 @@ class _Doing:
     task: Task
     since: float
     best_s: float | None = None
+    waits: bool = False
 
 
 @dataclass
@@ -56,7 +57,7 @@ class SweepProgress:
     failed: int = 0
     trials: int = 0
     looked_at: int = 0
-    to_look: int = 0
+    left_to_look: int = 0
     kinds: set[str] = field(default_factory=set[str])
     doing: dict[str, _Doing] = field(default_factory=dict[str, _Doing])
     _since: float | None = None
@@ -79,9 +80,8 @@ class SweepProgress:
         self.kinds.add(identity)
         self._line(f"{name}: {identity}")
 
-    def resumed(self, count: int, again: int) -> None:
+    def resumed(self, count: int) -> None:
         self.done, self.resumed_count = self.done + count, self.resumed_count + count
-        self.to_look += again
         self._line(f"{count:,} of an earlier run are done")
 
     def began(self, name: str, task: Task) -> None:
@@ -89,8 +89,10 @@ class SweepProgress:
         self._show()
 
     def heard(self, name: str, said: Mapping[str, Any]) -> None:
-        if name in self.doing and said.get("best_s") is not None:
-            self.doing[name].best_s = float(said["best_s"])
+        if name in self.doing:
+            self.doing[name].waits = bool(said.get("waits"))
+            if said.get("best_s") is not None:
+                self.doing[name].best_s = float(said["best_s"])
         self._show()
 
     def ended(self, name: str, task: Task, result: Result) -> None:
@@ -98,7 +100,6 @@ class SweepProgress:
         if result.fate == "elsewhere":
             return
         self.done += 1
-        self.to_look += result.again
         self.trials += max(0, result.measured + result.failed - result.known)
         if result.fate == "failed":
             self.failed += 1
@@ -107,10 +108,9 @@ class SweepProgress:
             self._line(f"{name}: {task.kernel}({problem_line(task.fields)}) {_ended(result)}")
         self._show()
 
-    def looked(self, name: str, task: Task, result: Result) -> None:
+    def looked(self, name: str, task: Task, result: Result, left: int) -> None:
         self.doing.pop(name, None)
-        self.looked_at += 1
-        self.to_look += result.again
+        self.looked_at, self.left_to_look = self.looked_at + 1, left
         self._show()
 
     def trouble(self, name: str, what: str) -> None:
@@ -135,7 +135,8 @@ class SweepProgress:
             if self.done < self.of_all:
                 parts.append(f"{spent((self.of_all - self.done) * took_s / fresh)} left")
         if self.looked_at:
-            parts.append(f"{self.looked_at:,} of {self.to_look:,} close ones timed again")
+            left = f", {self.left_to_look:,} left" if self.left_to_look else ""
+            parts.append(f"{count(self.looked_at, 'disturbed one')} timed again{left}")
         return "; ".join(parts)
 
     def _show(self) -> None:
@@ -154,6 +155,7 @@ class SweepProgress:
         return [
             f"{name}: {one.task.kernel}({problem_line(one.task.fields)}) for {spent(self.now() - one.since)}"
             + ("" if one.best_s is None else f", best so far {duration(one.best_s)}")
+            + (", waits until nobody else is at work on its core" if one.waits else "")
             for name, one in self.doing.items()
         ]
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
+from pathlib import Path
 
 from tunesmith.core.device import cores_of, spell_cores
 from tunesmith.errors import BadInput
@@ -115,6 +116,27 @@ def usable_cores() -> tuple[int, ...]:
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
+
+
+def on_one_core(found: Sequence[Place], folder: Path = Path("/sys/devices/system/cpu")) -> list[str]:
+    """What two devices have that would disturb each other all the time, in words: the two threads of one core.
+
+    Args:
+        folder: where Linux says which threads are one core's; nothing is known where it does not.
+    """
+    said: list[str] = []
+    whose = {core: place.name for place in found for core in place.cores}
+    for core, name in whose.items():
+        try:
+            threads = cores_of((folder / f"cpu{core}/topology/thread_siblings_list").read_text().strip())
+        except (OSError, BadInput):
+            continue
+        said += [
+            f"{name} and {whose[other]} have the two threads of one core ({core} and {other}): what one times, the "
+            "other disturbs; lscpu -e says which cores there are"
+            for other in threads if other > core and whose.get(other, name) != name
+        ]  # fmt: skip
+    return said
 
 
 def jobs_each(found: Sequence[Place]) -> int:

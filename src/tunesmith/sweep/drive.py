@@ -34,8 +34,8 @@ class Watcher(Protocol):
         """A worker is ready on a device."""
         ...
 
-    def resumed(self, count: int, again: int) -> None:
-        """So many tasks were done by an earlier run; so many of them are to be looked at again."""
+    def resumed(self, count: int) -> None:
+        """So many tasks were done by an earlier run."""
         ...
 
     def began(self, name: str, task: Task) -> None:
@@ -43,15 +43,15 @@ class Watcher(Protocol):
         ...
 
     def heard(self, name: str, said: Mapping[str, Any]) -> None:
-        """How far it is: `best_s` and `config` once something was measured."""
+        """How far it is: `best_s` and `config` once something was measured, `waits` until its core is quiet."""
         ...
 
     def ended(self, name: str, task: Task, result: Result) -> None:
-        """A task has come to an end; where `result.again`, it is to be looked at again."""
+        """A task has come to an end."""
         ...
 
-    def looked(self, name: str, task: Task, result: Result) -> None:
-        """Another look at a task has come to an end; where `result.again`, one more is to follow."""
+    def looked(self, name: str, task: Task, result: Result, left: int) -> None:
+        """Another look at a task has come to an end; so many are left on devices of its kind, as far as is known."""
         ...
 
     def trouble(self, name: str, what: str) -> None:
@@ -132,8 +132,12 @@ class Sweep:
             one.result()
         for use in self._uses.values():
             use.close(time.monotonic() - start)
+        results = [
+            (task, replace(result, again=self._queue.is_doubtful(result)) if result.again else result)
+            for (task, _), result in self._results.items()
+        ]
         return Outcome(
-            tuple((task, result) for (task, _), result in self._results.items()), tuple(self._left(interrupted)),
+            tuple(results), tuple(self._left(interrupted)),
             tuple(self._gone.items()), interrupted, tuple(self._unkept.items()), tuple(self._uses.values()),
         )  # fmt: skip
 
@@ -195,7 +199,7 @@ class Sweep:
             self._results.update(((task, identity), result) for task, result in resumed)
         self._tell("ready", name, identity)
         if resumed:
-            self._tell("resumed", len(resumed), sum(result.again for _, result in resumed))
+            self._tell("resumed", len(resumed))
         return identity
 
     def _believed(self, worker: Worker, before: Mapping[Task, Result]) -> dict[Task, Result]:
@@ -241,8 +245,11 @@ class Sweep:
             else:
                 result = result if before is None else result.after(before)
                 self._note(name, task, result)
-            self._tell("ended" if before is None else "looked", name, task, self._bounded(result))
             self._queue.done(number, identity, self._bounded(result))
+            if before is None:
+                self._tell("ended", name, task, result)
+            else:
+                self._tell("looked", name, task, result, self._queue.to_look(identity))
 
     def _lost(self, number: int, name: str, identity: str, task: Task, error: Lost) -> None:
         """A worker died, of its task perhaps."""
@@ -287,7 +294,7 @@ class Sweep:
 
     def _of_the_same_key(self, task: Task, result: Result) -> list[tuple[Task, Result]]:
         """What else, of the same bucket say, has the Choice that was looked at again: it has this one now."""
-        now: dict[str, Any] = {"config": result.config, "median_s": result.median_s, "ties": result.ties}
+        now: dict[str, Any] = {name: getattr(result, name) for name in ("config", "median_s", "ties", "pace_s")}
         found = [
             (other, replace(old, **now)) for (other, device), old in self._results.items()
             if other != task and device == result.device and old.key == result.key

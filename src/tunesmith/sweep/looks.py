@@ -1,6 +1,5 @@
-"""Second looks: what brief samples have chosen is raced again later in the sweep (`tunesmith.refresh` says why).
-
-The close ones are, when no problem is left that was not begun, and once more where that named another or was disturbed.
+"""Second looks: what brief samples have chosen while others were at work on the core is raced again later in the sweep
+(`tunesmith.refresh` says why): the close ones, when no problem is left that was not begun.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ NEAR = 1.25
 
 
 def is_close(choice: Choice, clock: Clock) -> bool:
-    """Whether another look may name another Config: its samples are brief, the runner-up is near, and no bound has cut
-    the search short or was of launches."""
+    """Whether another look may name another Config if others were at work on the core: its samples are brief, the
+    runner-up is near, and no bound has cut the search short or was of launches."""
     brief = of_races(clock).get("brief")
-    if brief is None or choice.median_s is None or choice.ratio is None:
+    if brief is None or choice.pace_s is None or choice.median_s is None or choice.ratio is None:
         return False
     limited = choice.partial or choice.launches is not None
     return choice.median_s < brief.below_s and choice.ratio < NEAR and not limited
@@ -34,7 +33,7 @@ def is_close(choice: Choice, clock: Clock) -> bool:
 def looked_again(
     kernel: TunedKernel, arguments: Mapping[str, Any], before: Result, budget_s: float | None, isolate: bool
 ) -> Result:
-    """Race what was chosen against the next best of then.
+    """Race what was chosen against the best of then.
 
     Returns:
         `before` with what is chosen now, and what this look took; or a failure that says why it came to nothing, where
@@ -52,6 +51,6 @@ def looked_again(
         return replace(before, fate="failed", error=f"another look came to no end: {found.why}", **took)
     now, changed = found.after, found.after.config != found.before.config
     return replace(
-        before, config=dict(now.config), median_s=now.median_s, ties=len(now.ties),
-        again=changed or found.disturbed or found.restless, changed=before.changed + changed, **took,
+        before, config=dict(now.config), median_s=now.median_s, ties=len(now.ties), pace_s=now.pace_s,
+        changed=before.changed + changed, **took,
     )  # fmt: skip

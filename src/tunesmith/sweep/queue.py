@@ -8,10 +8,12 @@ looked at again comes when no run is waiting any more, to the worker that had it
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tunesmith.measure.pace import is_shared
 from tunesmith.sweep.order import runs
 from tunesmith.sweep.task import Result, Task
 
@@ -27,8 +29,9 @@ class _Lane:
         kind: `cuda`, `hip`, `cpu`.
         waiting: runs of which something is left. own: the run that each worker keeps to.
         serving: workers that may still take something. deaths: by task, the workers that died of it.
-        again: of what is finished, what is to be looked at again, and the worker that had it; `None` where that is not
-            known.
+        again: of what is finished, what may be looked at again, with what came of it, and the worker that had it;
+            `None` where that is not known.
+        least_pace_s: of all workers: which of them were disturbed is known when all is searched.
     """
 
     kind: str
@@ -38,7 +41,16 @@ class _Lane:
     serving: set[int] = field(default_factory=set[int])
     deaths: dict[Task, list[int]] = field(default_factory=dict[Task, list[int]])
     finished: set[Task] = field(default_factory=set[Task])
-    again: list[tuple[Task, int | None]] = field(default_factory=list["tuple[Task, int | None]"])
+    again: list[tuple[Task, Result, int | None]] = field(default_factory=list["tuple[Task, Result, int | None]"])
+    least_pace_s: float = math.inf
+
+    def is_doubtful(self, result: Result) -> bool:
+        """Whether another look at it may name another Config."""
+        return result.again and is_shared(result.pace_s, self.least_pace_s)
+
+    def heard(self, result: Result) -> None:
+        if result.least_pace_s is not None:
+            self.least_pace_s = min(self.least_pace_s, result.least_pace_s)
 
 
 class Queue:
@@ -68,8 +80,11 @@ class Queue:
             mine = set(self.tasks)
             taken = {task: result for task, result in done.items() if task in mine}
             todo = [task for task in self.tasks if task not in taken]
-            again: list[tuple[Task, int | None]] = [(task, None) for task, result in taken.items() if result.again]
-            self._lanes[identity] = _Lane(kind, runs(todo), finished=set(taken), again=again)
+            lane = self._lanes[identity] = _Lane(kind, runs(todo), finished=set(taken))
+            for task, result in taken.items():
+                lane.heard(result)
+                if result.again:
+                    lane.again.append((task, result, None))
             return list(taken.items())
 
     def take(self, worker: int, identity: str) -> Task | None:
@@ -82,7 +97,7 @@ class Queue:
                 if task is not None:
                     lane.running[worker] = task
                     return task
-                if not lane.running and not lane.waiting and not lane.again:
+                if not lane.running and not lane.waiting and not any(lane.is_doubtful(one) for _, one, _ in lane.again):
                     break
                 self._changed.wait()
             lane.serving.discard(worker)
@@ -104,8 +119,9 @@ class Queue:
                 lane.waiting = [run for run in lane.waiting if run[0].target != task.target]
             else:
                 lane.finished.add(task)
+                lane.heard(result)
                 if result.again:
-                    lane.again.append((task, worker))
+                    lane.again.append((task, result, worker))
             self._changed.notify_all()
 
     def lost(self, worker: int, identity: str) -> Task | None:
@@ -127,6 +143,17 @@ class Queue:
                 lane.waiting.append([task])
             self._changed.notify_all()
             return task if given_up else None
+
+    def is_doubtful(self, result: Result) -> bool:
+        """Whether another look at what came to an end on a device may name another Config, as far as is known now."""
+        with self._changed:
+            return self._lanes[result.device].is_doubtful(result)
+
+    def to_look(self, identity: str) -> int:
+        """How much of what has come to an end is to be looked at again, as far as is known now."""
+        with self._changed:
+            lane = self._lanes[identity]
+            return sum(lane.is_doubtful(result) for _, result, _ in lane.again)
 
     def stop(self) -> None:
         """Nothing more is given out."""
@@ -171,8 +198,8 @@ def _next(lane: _Lane, worker: int) -> Task | None:
 
 def _look(lane: _Lane, worker: int) -> Task | None:
     """What this worker is to look at again; or one that has left."""
-    for number, (task, whose) in enumerate(lane.again):
-        if whose is None or whose == worker or whose not in lane.serving:
+    for number, (task, result, whose) in enumerate(lane.again):
+        if lane.is_doubtful(result) and (whose is None or whose == worker or whose not in lane.serving):
             del lane.again[number]
             return task
     return None

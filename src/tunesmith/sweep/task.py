@@ -62,8 +62,10 @@ class Result:
         seconds: from the task's begin to its end, making inputs included.
         compile_s, measure_s, store_s, wait_s: of these, waiting for what is compiled, measuring, writing to the store,
             and waiting for whoever else measures on the device.
+        pace_s: how fast the CPU's core was around most samples of the race that named the Config, as of
+            `tunesmith.measure.pace`. least_pace_s: the least that its worker knew.
         looks: how many races have named the Config, the search's own counted. changed: how many of the others named
-            another than the race before. again: whether one more may.
+            another than the race before. again: whether one more may, if others were at work on the core.
         error: why it failed. deadly: whether its workers died of it.
         key: of the Choice. soft: the versions it was found under.
         row: what the worker's store has of the key, where that is not the driver's.
@@ -83,6 +85,8 @@ class Result:
     measure_s: float = 0.0
     store_s: float = 0.0
     wait_s: float = 0.0
+    pace_s: float | None = None
+    least_pace_s: float | None = None
     looks: int = 1
     changed: int = 0
     again: bool = False
@@ -120,6 +124,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("fate", "device", "partial", "error", "row"), (str,)),
     **dict.fromkeys(("ties", "measured", "failed", "known", "looks", "changed"), (int,)),
     **dict.fromkeys(SECONDS, (int, float)),
-    "config": (dict, NoneType), "key": (dict, NoneType), "soft": (dict,), "median_s": (int, float, NoneType),
+    "config": (dict, NoneType), "key": (dict, NoneType), "soft": (dict,),
+    **dict.fromkeys(("median_s", "pace_s", "least_pace_s"), (int, float, NoneType)),
     **dict.fromkeys(("deadly", "again"), (bool,)),
 }  # fmt: skip

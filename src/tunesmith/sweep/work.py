@@ -31,6 +31,7 @@ from tunesmith.events import Compiled, Event, Sampled, Started, Summary, watched
 from tunesmith.journal import Journal
 from tunesmith.measure.canary import device_trouble
 from tunesmith.measure.failure import attempt
+from tunesmith.measure.pace import heard, known_least_pace_s, quiet_after
 from tunesmith.options import options
 from tunesmith.remote import keep_workers
 from tunesmith.store import default_store
@@ -60,6 +61,8 @@ class _Work:
         retry: whether what failed before is tried again. send: whether the driver has another store.
         warned: what the driver was told once. key: of the latest search.
         is_torchs: whether its device is a GPU that torch sees, which can be asked how it is.
+        patience_s: so long it may wait for a moment in which nobody else is at work on its core: as long as it has
+            measured.
     """
 
     identity: str
@@ -72,6 +75,7 @@ class _Work:
     warned: set[str] = field(default_factory=set[str])
     key: Key | None = None
     is_torchs: bool = False
+    patience_s: float = 0.0
 
     def kernel(self, target: str) -> TunedKernel:
         if target not in self.kernels:
@@ -186,7 +190,8 @@ def tune(task: Mapping[str, Any], before: Mapping[str, Any] | None = None, tell:
     gc.collect()  # the inputs leave their memory to the next problem's
     new = [text for text in dict.fromkeys(str(one.message) for one in said) if text not in work.warned]
     work.warned.update(new)
-    return {**asdict(replace(result, seconds=time.monotonic() - start)), "warnings": new}
+    least_s = known_least_pace_s() if result.pace_s is not None else None
+    return {**asdict(replace(result, seconds=time.monotonic() - start, least_pace_s=least_s)), "warnings": new}
 
 
 def in_hand() -> str:
@@ -217,9 +222,14 @@ def _tuned(work: _Work, task: Task, tell: Tell, seen: Result | None) -> Result:
         return replace(failed, error=f"its inputs lie on {there.identity}, and this worker's device is {work.identity}")
     if seen is not None:
         work.key = subject.key
+        heard(seen.least_pace_s)  # another worker's, of an earlier run perhaps
+        tell({"waits": True})
+        waited_s = quiet_after(work.patience_s)
+        work.patience_s -= waited_s
+        tell({})
         with watched(_Listener(subject.key, tell, [])):
-            isolate = _isolated(kernel, arguments)
-            return replace(looked_again(kernel, arguments, seen, task.budget_s, isolate), row=_row(work, subject.key))
+            found = looked_again(kernel, arguments, seen, task.budget_s, _isolated(kernel, arguments))
+        return replace(found, wait_s=found.wait_s + waited_s, row=_row(work, subject.key))
     journal = Journal(options().cache_dir, kernel.declared.name_for(kernel.kernel.name))
     before = journal.failure(subject.key)
     if before is not None and not work.retry:
@@ -258,6 +268,7 @@ def _searched(
             stacklevel=2,
         )
     result = _result(work, summary, seen, error, _row(work, key))
+    work.patience_s += result.measure_s
     if result.fate != "tuned" or summary is None or summary.choice is None:
         return result
     return replace(result, again=is_close(summary.choice, kernel.clock(subject.device)))
@@ -280,8 +291,8 @@ def _result(work: _Work, summary: Summary | None, seen: Summary | None, error: s
     choice = summary.choice
     return replace(
         result, fate="tuned" if result.compile_s or result.measure_s else "known", config=dict(choice.config),
-        median_s=choice.median_s, ties=len(choice.ties), partial=choice.partial, key=summary.key.to_data(),
-        soft=dict(summary.key.soft),
+        median_s=choice.median_s, ties=len(choice.ties), partial=choice.partial, pace_s=choice.pace_s,
+        key=summary.key.to_data(), soft=dict(summary.key.soft),
     )  # fmt: skip
 
 

@@ -1,0 +1,160 @@
+"""How fast the core is, read off a loop: when it counts as shared, how long a quiet moment is waited for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tunesmith.kernel import Run
+from tunesmith.measure import clock, pace
+from tunesmith.measure.clock import WallClock
+from tunesmith.measure.pace import (
+    SHARED,
+    QuietMoments,
+    heard,
+    is_shared,
+    known_least_pace_s,
+    pace_of_most,
+    pace_s,
+    paces_of,
+    quiet_after,
+)
+from tunesmith.measure.race import Race
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "_least", [math.inf])
+
+
+class Core:
+    """Its loop takes 3 us, and 5 while somebody else is at work on it; whoever looks at the time, or waits, spends it.
+
+    Args:
+        busy: (from, to) in seconds.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, busy: Sequence[tuple[float, float]]) -> None:
+        self.now, self.busy, self.readings = 0.0, busy, 0
+        monkeypatch.setattr(pace, "pace_s", self.pace_s)
+        for module in (pace, clock):
+            monkeypatch.setattr(module, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(pace, "sleep", self.spend)
+        heard(3e-6)
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+    @property
+    def is_busy(self) -> bool:
+        return any(start <= self.now < end for start, end in self.busy)
+
+    def timer(self) -> float:
+        self.spend(1e-8)
+        return self.now
+
+    def pace_s(self) -> float:
+        self.readings += 1
+        now_s = 5e-6 if self.is_busy else 3e-6
+        self.spend(20e-6)
+        return now_s
+
+
+@pytest.fixture
+def core(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Core]:
+    return lambda *busy: Core(monkeypatch, busy)
+
+
+def sampled(moments: QuietMoments, core: Core, seconds: float = 1e-3) -> float:
+    """Take a sample: when it began."""
+    before_s, start = moments.wait(), core.now
+    core.spend(seconds)
+    moments.sampled(before_s, core.now - start)
+    return start
+
+
+def test_a_reading_is_positive_and_the_least_is_kept() -> None:
+    assert known_least_pace_s() is None
+    heard(None)
+    assert known_least_pace_s() is None
+    found = [pace_s() for _ in range(50)]
+    assert 0 < min(found) == known_least_pace_s() < 1e-3
+    heard(1e-9)
+    assert known_least_pace_s() == 1e-9
+
+
+def test_shared_is_what_takes_longer_than_the_cores_own_clock_can_explain() -> None:
+    heard(2e-6)
+    assert not is_shared(2e-6 * SHARED)
+    assert is_shared(2e-6 * SHARED * 1.01)
+    assert not is_shared(2e-6 * SHARED * 1.01, 2.1e-6)
+    assert not is_shared(None)
+    assert not is_shared(3e-6, math.inf)
+
+
+def test_of_most_samples() -> None:
+    assert pace_of_most([]) is None
+    assert pace_of_most([1.0] * 8 + [9.0] * 2) == pytest.approx(1.0, abs=2.0)
+    assert pace_of_most([1.0] * 5 + [9.0] * 5) == 9.0
+
+
+def test_a_sample_waits_for_a_moment_that_comes_soon(core: Callable[..., Core]) -> None:
+    moments, here = QuietMoments(), core((0.0, 0.05), (0.06, 0.09))
+    began = [sampled(moments, here) for _ in range(12)]
+    assert began[0] == pytest.approx(0.05, abs=1e-4)
+    assert not any(0.06 <= start < 0.09 for start in began)
+    assert sum(is_shared(reading) for reading in moments.paces) <= 1  # the one that was under way at 0.06
+
+
+def test_it_is_not_waited_for_again_and_again_where_none_comes(core: Callable[..., Core]) -> None:
+    moments, here = QuietMoments(), core((0.0, 1000.0))
+    for _ in range(100):
+        sampled(moments, here)
+    assert here.now < 0.1 + 100 * 1.1e-3
+    assert all(map(is_shared, moments.paces))
+    assert len(moments.paces) == 100
+
+
+def test_patience_comes_back_with_quiet_samples_and_has_an_end(core: Callable[..., Core]) -> None:
+    moments, here = QuietMoments(), core((2.0, 1000.0))
+    while here.now < 2.0:
+        sampled(moments, here)
+    start = here.now
+    assert sampled(moments, here) - start == pytest.approx(1.0, rel=0.05)
+    assert sampled(moments, here) - here.now < 1e-3
+
+
+def test_long_waits_are_bounded_and_say_how_long_they_were(core: Callable[..., Core]) -> None:
+    here = core((1.0, 3.0))
+    assert quiet_after(5.0) < 1e-3
+    here.now = 1.5
+    assert quiet_after(5.0) == pytest.approx(1.5, abs=0.02)
+    here.now = 1.0
+    assert quiet_after(0.5) == pytest.approx(0.5, abs=0.02)
+    here.now = 1.0
+    assert quiet_after(0.0) < 1e-3
+
+
+class Launched:
+    """Takes a millisecond of the core's time, and two while somebody else is at work on it."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def launch(self) -> None:
+        self.core.spend(2e-3 if self.core.is_busy else 1e-3)
+
+
+def test_the_wall_clock_times_in_quiet_moments_and_reads_the_pace_of_each(core: Callable[..., Core]) -> None:
+    here = core(*[(start / 100, start / 100 + 0.005) for start in range(1000)])  # half of the time, 5 ms at a time
+    wall = WallClock(here.timer)
+    run = Run(Launched(here), ())  # type: ignore[arg-type]
+    taken = [wall.sample(run).seconds for _ in range(200)]
+    assert len(wall.paces) == 200
+    quiet = [seconds for seconds, reading in zip(taken, wall.paces, strict=True) if not is_shared(reading)]
+    assert len(quiet) > 150  # the others are those into which somebody came; without waiting it would be 100
+    assert quiet == pytest.approx([1e-3] * len(quiet), rel=1e-3)
+    assert paces_of(wall) is wall.paces
+    assert paces_of(Race(wall)) == ()
