@@ -19,7 +19,7 @@ from typing import Any
 
 from tunesmith import Config, Measured, Problem
 from tunesmith.core.stats import paired_ratio
-from tunesmith.measure.pace import heard, is_shared, known_least_pace_s, quiet_after
+from tunesmith.measure.pace import heard, is_shared, known_least_pace_s, quiet_within
 from tunesmith.tuned import TunedKernel
 
 #: rounds in which two Configs are timed, and processes that can say something of them
@@ -155,7 +155,7 @@ def _main(module: str, core: str) -> None:
     heard(least_s)
     found: list[tuple[float, float | None]] = []
     for name, problem, pair in pairs:
-        quiet_after(WAIT_S)
+        quiet_within(WAIT_S)
         found.append(signed_ratio(getattr(kernels, name), problem, pair))
     print(json.dumps([known_least_pace_s(), found]))
 

@@ -19,7 +19,7 @@ from tunesmith.measure.pace import (
     pace_of_most,
     pace_s,
     paces_of,
-    quiet_after,
+    quiet_within,
 )
 from tunesmith.measure.race import Race
 
@@ -122,19 +122,23 @@ def test_patience_comes_back_with_quiet_samples_and_has_an_end(core: Callable[..
     while here.now < 2.0:
         sampled(moments, here)
     start = here.now
-    assert sampled(moments, here) - start == pytest.approx(1.0, rel=0.05)
+    assert sampled(moments, here) - start == pytest.approx(0.5, rel=0.05)
     assert sampled(moments, here) - here.now < 1e-3
 
 
-def test_long_waits_are_bounded_and_say_how_long_they_were(core: Callable[..., Core]) -> None:
+def test_long_waits_are_bounded_and_say_how_they_ended(core: Callable[..., Core]) -> None:
     here = core((1.0, 3.0))
-    assert quiet_after(5.0) < 1e-3
-    here.now = 1.5
-    assert quiet_after(5.0) == pytest.approx(1.5, abs=0.02)
-    here.now = 1.0
-    assert quiet_after(0.5) == pytest.approx(0.5, abs=0.02)
-    here.now = 1.0
-    assert quiet_after(0.0) < 1e-3
+
+    def waited(at: float, most_s: float) -> tuple[bool, float]:
+        here.now = at
+        quiet, seconds = quiet_within(most_s)
+        return quiet, round(seconds, 1)
+
+    assert waited(0.0, 5.0) == (True, 0.0)
+    assert waited(1.5, 5.0) == (True, 1.5)
+    assert waited(1.0, 0.5) == (False, 0.5)
+    assert waited(1.0, 0.0) == (False, 0.0)
+    assert waited(4.0, 0.0) == (True, 0.0)
 
 
 class Launched:

@@ -30,7 +30,7 @@ from tunesmith.core.key import Key
 from tunesmith.core.outcome import Choice, Measured, Sample, Trial
 from tunesmith.core.problem import Problem
 from tunesmith.errors import BadInput, StoreError
-from tunesmith.report.sweeping import SweepProgress
+from tunesmith.report.sweeping import SweepProgress, sweep_line
 from tunesmith.store import Store, locks
 from tunesmith.store.exchange import add_text, entry_text
 from tunesmith.sweep import drive, work
@@ -41,7 +41,7 @@ from tunesmith.sweep.drive import Outcome, Sweep
 from tunesmith.sweep.looks import is_close, looked_again
 from tunesmith.sweep.order import runs
 from tunesmith.sweep.queue import TRIES, Queue
-from tunesmith.sweep.task import GONE, Result, Task
+from tunesmith.sweep.task import GONE, STILL_SHARED, Result, Task
 from tunesmith.sweep.use import PARTS, mean_shares
 from tunesmith.sweep.workers import Lost, Orders, Refused
 
@@ -586,7 +586,7 @@ class Doubtful:
 
     1: each look names another, and all are disturbed. 2: the second look fails. 3: a worker dies of the second look.
     4: it says that the second look is impossible. 6: the second look is not disturbed. 7: the first was not. 8: the
-    first was, as much as all before it.
+    first was, as much as all before it. 9: its core is never quiet.
     """
 
     def __init__(self, asked: list[tuple[str, int]]) -> None:
@@ -606,6 +606,8 @@ class Doubtful:
         close = {"again": True, "key": {"n": n}, "pace_s": pace, "least_pace_s": least}
         if before is None:
             return {"fate": "tuned", "device": OTHER, "config": {"a": 1}, "measure_s": 1.0, **close}
+        if n == 9:
+            return {STILL_SHARED: 0.5}
         if n == 3:
             raise Lost("worker process died")
         if n == 4:
@@ -646,6 +648,19 @@ def test_only_what_was_disturbed_is_looked_at_again_until_a_look_is_not(tmp_path
     }  # fmt: skip
     outcome, _, asked = doubtful(tmp_path, [8, 7, 6], resume=True, looks=5)
     assert asked == [(task(8).problem, looks) for looks in (3, 4)]
+
+
+def test_what_found_no_quiet_moment_is_left_until_the_sweep_goes_on(tmp_path: Path) -> None:
+    for resume in (False, True):
+        outcome, said, asked = doubtful(tmp_path, [9, 6], resume=resume)
+        first = [(task(n).problem, looks) for looks in (0, 1) for n in (9, 6)]
+        assert asked == ([(task(9).problem, 1)] if resume else first)
+        assert (said, outcome.good) == ([], True)
+        assert {task.fields.dims["n"]: (result.looks, result.again) for task, result in outcome.results} == {
+            9: (1, True), 6: (2, False)
+        }  # fmt: skip
+        assert outcome.uses[0].wait_s == pytest.approx(0.5)
+        assert "1 chosen while others used the core" in sweep_line(outcome, 1.0, 1)
 
 
 def test_where_another_look_comes_to_nothing_the_choice_stands(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ SHARED = 1.45
 #: The race forgives one sample in five at each end.
 _MOST_OF = 0.8
 #: Waited for a quiet moment: at first, so many times what quiet samples took since, and never more at once.
-_FIRST_S, _EARNED, _MOST_S = 0.1, 2.0, 1.0
+_FIRST_S, _EARNED, _MOST_S = 0.1, 1.0, 0.5
 #: ... where it may be waited for long, it is looked for so often
 _BETWEEN_S = 0.01
 
@@ -62,16 +62,18 @@ def is_shared(seconds: float | None, least_s: float | None = None) -> bool:
     return seconds is not None and seconds > SHARED * (_least[0] if least_s is None else least_s)
 
 
-def quiet_after(most_s: float) -> float:
-    """Wait until nobody else is at work on the core; seconds that it took.
+def quiet_within(most_s: float) -> tuple[bool, float]:
+    """Wait until nobody else is at work on the core: (whether it came to that, the seconds that were waited).
 
     Args:
         most_s: no longer than that.
     """
     start = perf_counter()
-    while is_shared(pace_s()) and perf_counter() - start < most_s:
+    while is_shared(pace_s()):
+        if perf_counter() - start >= most_s:
+            return False, perf_counter() - start
         sleep(_BETWEEN_S)
-    return perf_counter() - start
+    return True, perf_counter() - start
 
 
 def paces_of(clock: object) -> Sequence[float]:
@@ -89,8 +91,8 @@ def pace_of_most(paces: Sequence[float]) -> float | None:
 class QuietMoments:
     """Waits for moments in which nobody else is at work on the core, a bounded time in all.
 
-    Where they come and go, samples are taken in them, and a race takes up to three times as long; where none comes, it
-    goes on all the same after 0.1 to 1 s.
+    Where they come and go, samples are taken in them, and a race takes up to twice as long; where none comes, it goes
+    on all the same after 0.1 to 0.5 s.
 
     Attributes:
         paces: of each sample, the longer of the readings before and after.

@@ -113,6 +113,11 @@ class SweepProgress:
         self.looked_at, self.left_to_look = self.looked_at + 1, left
         self._show()
 
+    def put_off(self, name: str, task: Task, left: int) -> None:
+        self.doing.pop(name, None)
+        self.left_to_look = left
+        self._show()
+
     def trouble(self, name: str, what: str) -> None:
         """Said however quiet it is to be."""
         self._lines.line(f"tunesmith: {name}: {first_line(what)}")
@@ -243,6 +248,8 @@ def sweep_line(outcome: Outcome, took_s: float, n_workers: int) -> str:
     looked = [result for result in results if result.looks > 1]
     changed = sum(result.changed > 0 for result in looked)
     again = f", {len(looked):,} timed again later ({changed:,} changed)" if looked else ""
+    disturbed = sum(result.again for result in results)
+    again += f", {disturbed:,} chosen while others used the core" if disturbed else ""
     return (
         f"{count(len(results), 'problem')} on {count(n_workers, 'device')} in {spent(took_s)}: {said}{again}; "
         f"{count(tried, 'Config')} tried, {spent(compiling)} compiling and {spent(measuring)} measuring in all"

@@ -15,7 +15,7 @@ from tunesmith.store.exchange import add_text
 from tunesmith.sweep.done import Done
 from tunesmith.sweep.looks import MOST_LOOKS
 from tunesmith.sweep.queue import TRIES, Queue
-from tunesmith.sweep.task import GONE, Result, Task
+from tunesmith.sweep.task import GONE, SECONDS, STILL_SHARED, Result, Task
 from tunesmith.sweep.use import Use
 from tunesmith.sweep.workers import STOP_S, Lost, Refused, Worker
 
@@ -52,6 +52,10 @@ class Watcher(Protocol):
 
     def looked(self, name: str, task: Task, result: Result, left: int) -> None:
         """Another look at a task has come to an end; so many are left on devices of its kind, as far as is known."""
+        ...
+
+    def put_off(self, name: str, task: Task, left: int) -> None:
+        """There was no quiet moment for another look at a task; so many are left, as of `looked`."""
         ...
 
     def trouble(self, name: str, what: str) -> None:
@@ -228,6 +232,9 @@ class Sweep:
                 said: dict[str, Any] = dict(worker.tune(task, before, lambda said: self._tell("heard", name, said)))
                 if GONE in said:
                     raise Lost(str(said[GONE]))
+                if before is not None and STILL_SHARED in said:
+                    self._put_off(number, name, task, before, float(said[STILL_SHARED]), time.monotonic() - start)
+                    continue
             except Refused as error:
                 said = {"fate": "failed", "device": identity, "error": str(error)}
             except Lost as error:
@@ -250,6 +257,13 @@ class Sweep:
                 self._tell("ended", name, task, result)
             else:
                 self._tell("looked", name, task, result, self._queue.to_look(identity))
+
+    def _put_off(self, number: int, name: str, task: Task, before: Result, waited_s: float, took_s: float) -> None:
+        """A worker's core was never quiet: what was chosen stands, until the sweep goes on."""
+        waited = replace(before, **{**dict.fromkeys(SECONDS, 0.0), "wait_s": waited_s})
+        self._uses[name].ended(waited, took_s, anew=False)
+        self._queue.done(number, before.device, replace(before, again=False))
+        self._tell("put_off", name, task, self._queue.to_look(before.device))
 
     def _lost(self, number: int, name: str, identity: str, task: Task, error: Lost) -> None:
         """A worker died, of its task perhaps."""

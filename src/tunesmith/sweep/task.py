@@ -14,8 +14,10 @@ from tunesmith.core.problem import Problem
 #: `tuned`: something was measured. `known`: all was in the store. `failed`: nothing works, or it could not be tried.
 #: `elsewhere`: the kernel runs on another kind of device.
 Fate: TypeAlias = Literal["tuned", "known", "failed", "elsewhere"]
-#: what a worker answers in place of a Result: why it has no device any more
+#: what a worker answers in place of a Result: why it has no device any more ...
 GONE = "gone"
+#: ... or how long it waited in vain for its core to be quiet: another look would see no more than the one before
+STILL_SHARED = "still_shared_s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from tunesmith.events import Compiled, Event, Sampled, Started, Summary, watched
 from tunesmith.journal import Journal
 from tunesmith.measure.canary import device_trouble
 from tunesmith.measure.failure import attempt
-from tunesmith.measure.pace import heard, known_least_pace_s, quiet_after
+from tunesmith.measure.pace import heard, known_least_pace_s, quiet_within
 from tunesmith.options import options
 from tunesmith.remote import keep_workers
 from tunesmith.store import default_store
@@ -41,7 +41,7 @@ from tunesmith.subject import Subject
 from tunesmith.sweep.advice import Advice, Named, advice_for, adviser_at
 from tunesmith.sweep.devices import usable_cores
 from tunesmith.sweep.looks import is_close, looked_again
-from tunesmith.sweep.task import GONE, Result, Task
+from tunesmith.sweep.task import GONE, STILL_SHARED, Result, Task
 from tunesmith.tuned import TunedKernel
 from tunesmith.worker import kernel_at
 
@@ -61,8 +61,8 @@ class _Work:
         retry: whether what failed before is tried again. send: whether the driver has another store.
         warned: what the driver was told once. key: of the latest search.
         is_torchs: whether its device is a GPU that torch sees, which can be asked how it is.
-        patience_s: so long it may wait for a moment in which nobody else is at work on its core: as long as it has
-            measured.
+        patience_s: so long it may still wait for its core to be quiet: as long in all as it has measured. counted: the
+            tasks whose measuring that is.
     """
 
     identity: str
@@ -76,6 +76,7 @@ class _Work:
     key: Key | None = None
     is_torchs: bool = False
     patience_s: float = 0.0
+    counted: set[str] = field(default_factory=set[str])
 
     def kernel(self, target: str) -> TunedKernel:
         if target not in self.kernels:
@@ -170,15 +171,18 @@ def tune(task: Mapping[str, Any], before: Mapping[str, Any] | None = None, tell:
 
     Returns:
         That; or `GONE` and why, where the device does not answer any more: what came of the problem is no fault of its
-        own, and this process is of no more use.
+        own, and this process is of no more use; or `STILL_SHARED` and the seconds that were waited.
     """
     from tunesmith import answering
 
     [work] = _work
     start = time.monotonic()
+    tells = tell or answering.tell
+    seen = None if before is None else Result.from_data(before)
+    quiet, waited_s = (True, 0.0) if seen is None else _quiet_core(work, Task(**task), seen, tells)
+    if not quiet:
+        return {STILL_SHARED: waited_s}
     with warnings.catch_warnings(record=True) as said:
-        seen = None if before is None else Result.from_data(before)
-        tells = tell or answering.tell
         result, failure, error = attempt("launch", lambda: _tuned(work, Task(**task), tells, seen))
     if result is None or result.fate == "failed":
         why = result.error if result is not None else failure.reason if failure is not None else ""
@@ -191,7 +195,21 @@ def tune(task: Mapping[str, Any], before: Mapping[str, Any] | None = None, tell:
     new = [text for text in dict.fromkeys(str(one.message) for one in said) if text not in work.warned]
     work.warned.update(new)
     least_s = known_least_pace_s() if result.pace_s is not None else None
-    return {**asdict(replace(result, seconds=time.monotonic() - start, least_pace_s=least_s)), "warnings": new}
+    spent = {"seconds": time.monotonic() - start, "wait_s": result.wait_s + waited_s}
+    return {**asdict(replace(result, least_pace_s=least_s, **spent)), "warnings": new}
+
+
+def _quiet_core(work: _Work, task: Task, seen: Result, tell: Tell) -> tuple[bool, float]:
+    """Wait for the core to be quiet: (whether it came to that, the seconds that were waited)."""
+    if task.digest not in work.counted:  # another worker's, or of an earlier run
+        work.counted.add(task.digest)
+        work.patience_s += seen.measure_s
+        heard(seen.least_pace_s)
+    tell({"waits": True})
+    quiet, waited_s = quiet_within(work.patience_s)
+    work.patience_s -= waited_s
+    tell({})
+    return quiet, waited_s
 
 
 def in_hand() -> str:
@@ -222,14 +240,9 @@ def _tuned(work: _Work, task: Task, tell: Tell, seen: Result | None) -> Result:
         return replace(failed, error=f"its inputs lie on {there.identity}, and this worker's device is {work.identity}")
     if seen is not None:
         work.key = subject.key
-        heard(seen.least_pace_s)  # another worker's, of an earlier run perhaps
-        tell({"waits": True})
-        waited_s = quiet_after(work.patience_s)
-        work.patience_s -= waited_s
-        tell({})
         with watched(_Listener(subject.key, tell, [])):
             found = looked_again(kernel, arguments, seen, task.budget_s, _isolated(kernel, arguments))
-        return replace(found, wait_s=found.wait_s + waited_s, row=_row(work, subject.key))
+        return replace(found, row=_row(work, subject.key))
     journal = Journal(options().cache_dir, kernel.declared.name_for(kernel.kernel.name))
     before = journal.failure(subject.key)
     if before is not None and not work.retry:
@@ -269,6 +282,7 @@ def _searched(
         )
     result = _result(work, summary, seen, error, _row(work, key))
     work.patience_s += result.measure_s
+    work.counted.add(task.digest)
     if result.fate != "tuned" or summary is None or summary.choice is None:
         return result
     return replace(result, again=is_close(summary.choice, kernel.clock(subject.device)))
