@@ -30,6 +30,7 @@ choices = st.builds(
     st.none() | configs, st.none() | seconds, st.lists(configs, max_size=2).map(tuple), st.text(max_size=9),
     st.none() | st.just(Problem({"T": 3})),
     st.dictionaries(st.text(max_size=5), st.integers(0, 9), max_size=2), st.text(max_size=5),
+    conditions=st.text(max_size=5), pace_s=st.none() | seconds,
 )  # fmt: skip
 
 

@@ -663,6 +663,21 @@ def test_what_found_no_quiet_moment_is_left_until_the_sweep_goes_on(tmp_path: Pa
         assert "1 chosen while others used the core" in sweep_line(outcome, 1.0, 1)
 
 
+def test_a_worker_waits_as_long_as_it_has_measured_and_never_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+
+    def never_quiet(most_s: float) -> tuple[bool, float]:
+        asked.append(most_s)
+        return False, most_s
+
+    monkeypatch.setattr(work, "quiet_within", never_quiet)
+    mine = work._Work(OTHER, "cpu", False, None)
+    for n, measure_s in ((1, 100.0), (2, 0.0), (1, 100.0), (3, 10.0)):
+        said = work._quiet_core(mine, task(n), replace(DISTURBED, measure_s=measure_s), lambda _: None)
+        assert said == (False, asked[-1])
+    assert asked == [work.MOST_WAIT_S, 100.0 - work.MOST_WAIT_S, 0.0, 10.0]
+
+
 def test_where_another_look_comes_to_nothing_the_choice_stands(tmp_path: Path) -> None:
     outcome, said, _ = doubtful(tmp_path, [2, 3, 4])
     assert outcome.good

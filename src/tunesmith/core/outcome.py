@@ -201,13 +201,13 @@ class Choice:
         doubt: why the best is not known within the asked margin; empty where it is.
         searched_at: when the search that found it began: UTC, ISO 8601.
         conditions: the device's clock while it was timed, and what held that back, where it can be read.
-        pace_s: how fast the CPU's core was around most of the samples: what a fixed loop of Python took there at most
-            (see `tunesmith.measure.pace`); `None` where that is not read.
         checked: what its results were compared with: the reference's fingerprint, the tolerance; empty: unverified.
         note: anything else a reader should know (stale versions, why a search was not allowed).
         called: what calls one by one are launched with, outside of a CUDA graph, where something else than `config`
             makes the host wait less; `None` where `config` serves both.
         calls: what it had to do with it what calls take back to back, in words; empty where that decided nothing.
+        pace_s: how fast the CPU's core was around most of the samples: what a fixed loop of Python took there at most
+            (see `tunesmith.measure.pace`); `None` where that is not read.
     """
 
     config: Config
@@ -230,11 +230,11 @@ class Choice:
     doubt: str = ""
     searched_at: str = ""
     conditions: str = ""
-    pace_s: float | None = None
     checked: str = ""
     note: str = ""
     called: Config | None = None
     calls: str = ""
+    pace_s: float | None = None
 
     def _repr_html_(self) -> str:
         from tunesmith.core.notebook import choice_html

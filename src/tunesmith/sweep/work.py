@@ -47,6 +47,8 @@ from tunesmith.worker import kernel_at
 
 #: The driver hears how far a search is at most so often: each time wakes another process.
 TELL_EVERY_S = 0.5
+#: The driver takes a worker that says nothing for minutes for lost.
+MOST_WAIT_S = 60.0
 #: From what is said to the driver, nothing is kept.
 Tell = Callable[[Any], object]
 
@@ -206,7 +208,7 @@ def _quiet_core(work: _Work, task: Task, seen: Result, tell: Tell) -> tuple[bool
         work.patience_s += seen.measure_s
         heard(seen.least_pace_s)
     tell({"waits": True})
-    quiet, waited_s = quiet_within(work.patience_s)
+    quiet, waited_s = quiet_within(min(MOST_WAIT_S, work.patience_s))
     work.patience_s -= waited_s
     tell({})
     return quiet, waited_s
