@@ -10,7 +10,7 @@ from tunesmith.sweep.task import Result
 #: what a device's time goes to → how it is told, in this order; together they are the time of the sweep
 PARTS: Mapping[str, str] = {
     "measure_s": "measured", "compile_s": "waited for compilers", "store_s": "waited for the store",
-    "wait_s": "waited for other searches on it", "search_s": "made inputs and searched", "start_s": "started workers",
+    "wait_s": "waited for others on it", "search_s": "made inputs and searched", "start_s": "started workers",
     "lost_s": "lost with workers", "idle_s": "had nothing to do",
 }  # fmt: skip
 
