@@ -24,8 +24,8 @@ from tunesmith.tuned import TunedKernel
 
 #: rounds in which two Configs are timed, and processes that can say something of them
 ROUNDS, FEWEST = 60, 5
-#: so long each pair waits for its core to be quiet; and so many times as many processes are begun as are to count
-WAIT_S, MOST = 2.0, 3
+#: so long a process waits in all for its core to be quiet; and so many times as many are begun as are to count
+WAIT_S, MOST = 20.0, 3
 #: by (kernel, problem), what a store has chosen
 Chosen = dict[tuple[str, str], dict[str, Any]]
 
@@ -154,8 +154,9 @@ def _main(module: str, core: str) -> None:
     least_s, pairs = json.load(sys.stdin)
     heard(least_s)
     found: list[tuple[float, float | None]] = []
+    patience_s = WAIT_S
     for name, problem, pair in pairs:
-        quiet_within(WAIT_S)
+        patience_s -= quiet_within(patience_s)[1]
         found.append(signed_ratio(getattr(kernels, name), problem, pair))
     print(json.dumps([known_least_pace_s(), found]))
 

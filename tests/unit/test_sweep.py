@@ -600,6 +600,7 @@ class Doubtful:
 
     def tune(self, task: Task, before: Result | None, heard: Any) -> Mapping[str, Any]:
         looks, n = 0 if before is None else before.looks, task.fields.dims["n"]
+        assert before is None or before.least_pace_s == 1e-6  # the least of all
         self.asked.append((task.problem, looks))
         pace = {6: {1: 1e-6}, 7: {0: 1e-6}}.get(n, {}).get(looks, 2e-6)
         least = 2e-6 if n == 8 else 1e-6  # what is the least is not known to its worker yet

@@ -226,6 +226,8 @@ class Sweep:
             if task is None:
                 return True
             before = self._results.get((task, identity))
+            if before is not None:
+                before = replace(before, least_pace_s=self._queue.least_pace_s(identity))
             self._tell("began", name, task)
             start = time.monotonic()
             try:

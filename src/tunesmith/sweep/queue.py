@@ -149,6 +149,12 @@ class Queue:
         with self._changed:
             return self._lanes[result.device].is_doubtful(result)
 
+    def least_pace_s(self, identity: str) -> float | None:
+        """The least that any worker on devices of a kind has read; `None` where none has."""
+        with self._changed:
+            least_s = self._lanes[identity].least_pace_s
+            return least_s if least_s < math.inf else None
+
     def to_look(self, identity: str) -> int:
         """How much of what has come to an end is to be looked at again, as far as is known now."""
         with self._changed:

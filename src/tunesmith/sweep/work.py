@@ -206,7 +206,7 @@ def _quiet_core(work: _Work, task: Task, seen: Result, tell: Tell) -> tuple[bool
     if task.digest not in work.counted:  # another worker's, or of an earlier run
         work.counted.add(task.digest)
         work.patience_s += seen.measure_s
-        heard(seen.least_pace_s)
+    heard(seen.least_pace_s)  # of all workers
     tell({"waits": True})
     quiet, waited_s = quiet_within(min(MOST_WAIT_S, work.patience_s))
     work.patience_s -= waited_s
