@@ -245,7 +245,7 @@ def test_a_process_that_dies_in_mid_race_keeps_what_was_timed(tmp_path: Path) ->
             os._exit(7)
     clock = ScriptedClock(lambda config: 1.0 + config["c"] / 100)
     f = autotune(configs=[Config(c=i) for i in range(5)], clock=clock, version="dies")(body)
-    print(len(f.explanation([1.0])[2]))
+    print(len(f.explanation([1.0])[2]), flush=True)  # it will not end as processes do
     f([1.0])
     """
     first, second = (fresh_process(script, tmp_path) for _ in range(2))
