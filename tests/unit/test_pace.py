@@ -127,7 +127,7 @@ def test_patience_comes_back_with_quiet_samples_and_has_an_end(core: Callable[..
 
 
 def test_long_waits_are_bounded_and_say_how_they_ended(core: Callable[..., Core]) -> None:
-    here = core((1.0, 3.0))
+    here = core((1.0, 3.0), (10.0, 10.3), (10.32, 10.6))
 
     def waited(at: float, most_s: float) -> tuple[bool, float]:
         here.now = at
@@ -139,6 +139,8 @@ def test_long_waits_are_bounded_and_say_how_they_ended(core: Callable[..., Core]
     assert waited(1.0, 0.5) == (False, 0.5)
     assert waited(1.0, 0.0) == (False, 0.0)
     assert waited(4.0, 0.0) == (True, 0.0)
+    assert waited(10.0, 5.0) == (True, 0.6)  # what lasts for 20 ms is no quiet moment
+    assert waited(10.0, 0.3) == (False, 0.3)
 
 
 class Launched:

@@ -22,8 +22,8 @@ SHARED = 1.45
 _MOST_OF = 0.8
 #: Waited for a quiet moment: at first, so many times what quiet samples took since, and never more at once.
 _FIRST_S, _EARNED, _MOST_S = 0.1, 1.0, 0.5
-#: ... where it may be waited for long, it is looked for so often
-_BETWEEN_S = 0.01
+#: ... where it may be waited for long, it is looked for so often, and has held for so many readings
+_BETWEEN_S, _HELD = 0.01, 5
 
 _least: list[float] = [math.inf]
 
@@ -63,17 +63,19 @@ def is_shared(seconds: float | None, least_s: float | None = None) -> bool:
 
 
 def quiet_within(most_s: float) -> tuple[bool, float]:
-    """Wait until nobody else is at work on the core: (whether it came to that, the seconds that were waited).
+    """Wait until nobody else has been at work on the core for a while: (whether it came to that, the seconds that were
+    waited).
 
     Args:
-        most_s: no longer than that.
+        most_s: no longer than that, or until what is quiet then has held for a while.
     """
-    start = perf_counter()
-    while is_shared(pace_s()):
-        if perf_counter() - start >= most_s:
-            return False, perf_counter() - start
+    start, held = perf_counter(), 0
+    while True:
+        held = 0 if is_shared(pace_s()) else held + 1
+        waited_s = perf_counter() - start
+        if held >= _HELD or (not held and waited_s >= most_s):
+            return held > 0, waited_s
         sleep(_BETWEEN_S)
-    return True, perf_counter() - start
 
 
 def paces_of(clock: object) -> Sequence[float]:
