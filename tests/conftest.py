@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tests.untrue_clock import VARIABLE, WAYS, install
+from tunesmith.measure import pace
 from tunesmith.options import options
 from tunesmith.store import store
 
@@ -34,6 +36,7 @@ def own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfi
     if way:
         monkeypatch.setenv(VARIABLE, way)
     options.cache_clear()
+    monkeypatch.setattr(pace, "_least", [math.inf])
     yield
     options.cache_clear()
     for opened in store._default.values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from tunesmith.core.config import Config
 from tunesmith.core.key import Key
 from tunesmith.core.problem import Problem
 from tunesmith.journal import Journal
-from tunesmith.measure import pace
 from tunesmith.options import options
 from tunesmith.store import default_store
 from tunesmith.tracks import fresh_choice
@@ -63,8 +61,7 @@ STOP = 0
 
 
 @pytest.fixture
-def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(pace, "_least", [math.inf])
+def target(tmp_path: Path) -> Iterator[str]:
     before, file = set(sys.modules), tmp_path / "stale_kernels.py"
     file.write_text(KERNELS)
     yield f"{file}:scale"

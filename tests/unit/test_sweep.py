@@ -662,6 +662,9 @@ def test_what_found_no_quiet_moment_is_left_until_the_sweep_goes_on(tmp_path: Pa
         }  # fmt: skip
         assert outcome.uses[0].wait_s == pytest.approx(0.5)
         assert "1 chosen while others used the core" in sweep_line(outcome, 1.0, 1)
+    outcome, _, asked = doubtful(tmp_path, [9, 6], resume=True, looks=1)
+    assert asked == []
+    assert "1 chosen while others used the core" in sweep_line(outcome, 1.0, 1)
 
 
 def test_a_worker_waits_as_long_as_it_has_measured_and_never_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -714,6 +717,16 @@ def test_what_shares_a_key_has_what_a_later_look_has_chosen(tmp_path: Path) -> N
     assert {task: (result.config, result.looks) for task, result in outcome.results} == {
         tasks[0]: ({"a": 3}, 3), tasks[1]: ({"a": 3}, 1)
     }  # fmt: skip
+
+
+def test_what_shares_a_key_is_looked_at_again_once(tmp_path: Path) -> None:
+    tasks, asked = [task(6), replace(task(6), launches=5)], list[tuple[str, int]]()
+    watcher: Any = Anyone()
+    workers = {"cpu:0": partial(Doubtful, asked)}
+    outcome = Sweep(tasks, workers, Store.open(tmp_path), Done(tmp_path, tasks), watcher, {}).run()
+    assert [looks for _, looks in asked] == [0, 0, 1]
+    assert [result.config for _, result in outcome.results] == [{"a": 2}] * 2
+    assert not any(result.again for _, result in outcome.results)
 
 
 def test_looks_are_for_the_worker_whose_store_knows_the_choice_as_long_as_it_serves(tmp_path: Path) -> None:

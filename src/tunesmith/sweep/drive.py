@@ -200,7 +200,7 @@ class Sweep:
             self._uses[name].start_s += time.monotonic() - start
         resumed = self._queue.join(identity, kind, {task: self._bounded(result) for task, result in before.items()})
         with self._lock:
-            self._results.update(((task, identity), result) for task, result in resumed)
+            self._results.update(((task, identity), before[task]) for task, _ in resumed)
         self._tell("ready", name, identity)
         if resumed:
             self._tell("resumed", len(resumed))
@@ -227,6 +227,9 @@ class Sweep:
                 return True
             before = self._results.get((task, identity))
             if before is not None:
+                if not self._queue.is_doubtful(before):  # what shares its key was looked at meanwhile
+                    self._queue.done(number, identity, replace(before, again=False))
+                    continue
                 before = replace(before, least_pace_s=self._queue.least_pace_s(identity))
             self._tell("began", name, task)
             start = time.monotonic()
