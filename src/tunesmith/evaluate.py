@@ -100,7 +100,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         self._bench, self.own_clock = local_bench(self.subject), self.clock
-        self._paces_before = len(paces_of(self.clock))  # of other searches
+        self._paces_before = len(paces_of(self.clock))  # of other searches and races
 
     @property
     def notes(self) -> Sequence[str]:
@@ -109,7 +109,8 @@ class Evaluation:
 
     @property
     def pace_s(self) -> float | None:
-        """How fast the core was around most samples, as of `tunesmith.measure.pace`; `None` where that is not read."""
+        """How fast the core was around most samples of the latest race, as of `tunesmith.measure.pace`; `None` where
+        that is not read."""
         return pace_of_most(paces_of(self.clock)[self._paces_before :])
 
     @property
@@ -399,7 +400,7 @@ class Evaluation:
             progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
         )  # fmt: skip
         held.append(race)
-        self._racing = race
+        self._racing, self._paces_before = race, len(paces_of(self.clock))
         before = {**self.known, **self.trials}
         self._levels = {config: level for config, trial in before.items() if (level := trial.level_s) is not None}
         self._next_round += self.rule.rounds + self.rule.finals

@@ -20,7 +20,7 @@ from tunesmith.core.outcome import Choice, Failed, Measured, Trial
 from tunesmith.core.stats import paired_ratio
 from tunesmith.evaluate import Evaluation
 from tunesmith.kernel import Clock
-from tunesmith.measure.pace import is_shared
+from tunesmith.measure.pace import heard, is_shared
 from tunesmith.measure.pick import ENOUGH, Verdict
 from tunesmith.store import Store
 from tunesmith.subject import Effort, Subject
@@ -192,8 +192,9 @@ def _concluded(found: Refreshed, verdict: Verdict, state: Evaluation) -> Refresh
 def _less_disturbed(before: Choice, state: Evaluation) -> tuple[bool, bool]:
     """(whether others were less at work on the core than in the race before, whether they were, and no less)."""
     now_s, then_s = state.pace_s, before.pace_s
+    heard(then_s)  # by another process perhaps, which has seen the core quiet
     if now_s is None or then_s is None:
-        return False, False
+        return False, is_shared(now_s)
     less = is_shared(then_s) and (not is_shared(now_s) or now_s * LESS < then_s)
     return less, is_shared(now_s) and not less
 

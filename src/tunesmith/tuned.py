@@ -251,8 +251,7 @@ class TunedKernel:
         """Race what is stored for a call's arguments against the best of then once more, at another time; `None` where
         nothing is stored.
 
-        For a CPU that others share: a race that was disturbed less than the one before decides, one that was no less
-        leaves nothing.
+        For a CPU that others share: a race that was disturbed, and no less than the one before, leaves nothing.
 
         Args:
             budget_s: seconds at most; as of `autotune` if not given.

@@ -209,7 +209,7 @@ def _below(summary: Summary, rows: Sequence[Row], shown: Columns) -> Iterable[Re
     if summary.verdict.doubt:
         yield Text(f"It is not known for sure: {summary.verdict.doubt}.")
     if summary.choice is not None and summary.choice.conditions:
-        yield Text(f"The device's clock: {summary.choice.conditions}.")
+        yield Text(f"While it was timed: {summary.choice.conditions}.")
 
 
 # --- everybody else -------------------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def machine(search: Search) -> Facts:
         facts.append(("fingerprint", search.key.fingerprint))
     facts += [(f"${name}", value) for name, value in search.key.environment]
     if search.choice is not None and search.choice.conditions:
-        facts.append(("clock", search.choice.conditions))
+        facts.append(("while it was timed", search.choice.conditions))
     clocks = clocks_of(search)
     if clocks:
         low, middle, high = (f"{hertz / 1e6:,.0f}" for hertz in (min(clocks), median(clocks), max(clocks)))
