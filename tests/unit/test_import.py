@@ -23,16 +23,25 @@ assert not heavy, heavy
 """
 
 
-def test_import_is_light_and_fast_without_compiler_or_home() -> None:
-    paths = os.pathsep.join(sys.path)
-    took = []
-    for _ in range(5):
-        environ = {"PATH": "/nowhere", "HOME": "/nowhere", "PYTHONPATH": paths}
-        done = subprocess.run([sys.executable, "-c", SCRIPT], env=environ, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        took.append(float(done.stdout))
+#: what takes 80 ms on a core that nobody else uses, and as much longer as tunesmith does on one that others use
+YARDSTICK = """
+import time
+start = time.process_time()
+import asyncio, http.server, logging.config, sqlite3, unittest, xml.dom.minidom
+print(time.process_time() - start)
+"""
 
-    assert min(took) < 0.1
+
+def test_import_is_light_and_fast_without_compiler_or_home() -> None:
+    environ = {"PATH": "/nowhere", "HOME": "/nowhere", "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def took(script: str) -> float:
+        done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return float(done.stdout)
+
+    pairs = [(took(SCRIPT), took(YARDSTICK)) for _ in range(5)]
+    assert min(ours / yardstick for ours, yardstick in pairs) < 0.9
 
 
 def test_exports_are_there_and_nothing_public_is_left_out() -> None:
