@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -152,7 +153,8 @@ class Launched:
 def test_the_wall_clock_times_in_quiet_moments_and_reads_the_pace_of_each(core: Callable[..., Core]) -> None:
     here = core(*[(start / 100, start / 100 + 0.005) for start in range(1000)])  # half of the time, 5 ms at a time
     wall = WallClock(here.timer)
-    run = Run(Launched(here), ())  # type: ignore[arg-type]
+    launched: Any = Launched(here)
+    run = Run(launched, ())
     taken = [wall.sample(run).seconds for _ in range(200)]
     assert len(wall.paces) == 200
     quiet = [seconds for seconds, reading in zip(taken, wall.paces, strict=True) if not is_shared(reading)]
