@@ -23,7 +23,6 @@ from tunesmith.kernel import Built, Clock, Executable, Job
 from tunesmith.measure.bench import Bench
 from tunesmith.measure.drift import drift
 from tunesmith.measure.failure import attempt
-from tunesmith.measure.pace import pace_of_most, paces_of
 from tunesmith.measure.pick import ENOUGH
 from tunesmith.measure.race import Race, rule_for
 from tunesmith.remote import RemoteBench, RemoteClock
@@ -56,6 +55,7 @@ class Evaluation:
         kept_s, kept_launches: of those that may be spent, so many are not for now, once there was a race.
         own_clock: of this process, wherever candidates run.
         calls_note: why it is not known what calls take, where that was asked for.
+        pace_s: of the latest race, as of `Race`.
         held: whether Trials are kept from the store for now; `commit` stores them afterwards.
     """
 
@@ -79,6 +79,7 @@ class Evaluation:
     kept_launches: int = 0
     own_clock: Clock = field(init=False)
     calls_note: str = ""
+    pace_s: float | None = None
     held: bool = False
     _anew: bool = False
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
@@ -95,23 +96,15 @@ class Evaluation:
     _launches: int = 0  # of races that are over
     _racing: Race | None = None
     _levels: dict[Config, float] = field(default_factory=dict[Config, float])  # before the race under way
-    _paces_before: int = field(init=False)
     _told: set[Config] = field(default_factory=set[Config])  # of whose fate in the race under way was told
 
     def __post_init__(self) -> None:
         self._bench, self.own_clock = local_bench(self.subject), self.clock
-        self._paces_before = len(paces_of(self.clock))  # of other searches and races
 
     @property
     def notes(self) -> Sequence[str]:
         """What launching candidates has shown that a user should know."""
         return self._bench.notes
-
-    @property
-    def pace_s(self) -> float | None:
-        """How fast the core was around most samples of the latest race, as of `tunesmith.measure.pace`; `None` where
-        that is not read."""
-        return pace_of_most(paces_of(self.clock)[self._paces_before :])
 
     @property
     def over(self) -> bool:
@@ -123,7 +116,7 @@ class Evaluation:
         """What has ended: `BUDGET`, `LAUNCHES`, or nothing."""
         most = self.effort.launches
         spent = self._launches + (self._racing.launches if self._racing else 0)
-        if most is not None and spent + (self.kept_launches if self._has_raced else 0) >= most:
+        if most is not None and spent + (self.kept_launches if self._launches else 0) >= most:
             return LAUNCHES
         return BUDGET if self.out_of_time else ""
 
@@ -140,18 +133,13 @@ class Evaluation:
     @property
     def left_s(self) -> float:
         """Seconds of the budget that are left."""
-        kept_s = self.kept_s if self._has_raced else 0.0
+        kept_s = self.kept_s if self._launches else 0.0
         return math.inf if self.deadline is None else self.deadline - kept_s - perf_counter()
 
     @property
     def _for_the_race_s(self) -> float | None:
         """Of what is left now, the part that belongs to the race."""
         return None if self.deadline is None else (1 - COMPILE_SHARE) * self.left_s
-
-    @property
-    def _has_raced(self) -> bool:
-        """Whether a race is over."""
-        return self._launches > 0
 
     @property
     def leaders(self) -> list[Config]:
@@ -199,7 +187,7 @@ class Evaluation:
                 raise
             warnings.warn(f"{self.subject.kernel.name}: {lost}. They do now", TunesmithWarning, stacklevel=2)
         else:
-            self._bench, self.clock, self._paces_before = remote, RemoteClock(remote, self.clock, self), 0
+            self._bench, self.clock = remote, RemoteClock(remote, self.clock, self)
 
     def close(self) -> None:
         """The search is over: its worker goes."""
@@ -400,7 +388,7 @@ class Evaluation:
             progress=lambda config, leader, leader_s, number: say(Sampled(config, leader, leader_s, number)),
         )  # fmt: skip
         held.append(race)
-        self._racing, self._paces_before = race, len(paces_of(self.clock))
+        self._racing = race
         before = {**self.known, **self.trials}
         self._levels = {config: level for config, trial in before.items() if (level := trial.level_s) is not None}
         self._next_round += self.rule.rounds + self.rule.finals
@@ -415,6 +403,7 @@ class Evaluation:
             self.first_error = self.first_error or next(iter(race.errors.values()), None)
             self._racing = None
             self._launches += race.launches
+            self.pace_s = race.pace_s or self.pace_s
             held.clear()  # or the race and `keep` hold each other, and with them the call's arrays
 
     @contextmanager

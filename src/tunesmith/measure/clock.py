@@ -31,7 +31,7 @@ INTERRUPTED_S = 10e-3
 
 
 class WallClock:
-    """Host time around a stretch of launches, arguments hot in cache, when nobody else is at work on the core.
+    """Host time around a stretch of launches, arguments hot in cache; in quiet moments, where any come soon.
 
     The first sample of a Run is preceded by one launch that is not timed (first touch of memory, lazy
     loading) and a few that decide how many launches make a stretch: more of them where the timer's steps are long.

@@ -13,6 +13,7 @@ from tunesmith.core.stats import median
 from tunesmith.core.stopping import APART, Brief, Look, Rule
 from tunesmith.kernel import Clock, Run
 from tunesmith.measure.failure import attempt
+from tunesmith.measure.pace import pace_of_most, paces_of
 
 _ARRIVAL = -1
 
@@ -63,6 +64,8 @@ class Race:
         samples: how many were taken.
         rounds: how many were gone through, with everybody who was in.
         launches: how many launches they are the means of.
+        pace_s: how fast the core was around most of them, as of `tunesmith.measure.pace`; `None` where the Clock does
+            not read that.
         look: what the rule said last.
         ended: whether it ran to its end.
     """
@@ -82,6 +85,7 @@ class Race:
         self._rule = rule_for(clock, rule or Rule())
         self._clock, self._over, self._progress, self._first = clock, over, progress, first_round
         self._rng = random.Random(seed)
+        self._paces_before = len(paces_of(clock))
         self._runs: dict[Config, Run] = {}
         self._stays: set[Config] = set()
         self._arrivals: dict[Config, Sample] = {}
@@ -93,6 +97,10 @@ class Race:
         self.samples = self.launches = self.rounds = 0
         self.look: Look[Config] | None = None
         self.ended = False
+
+    @property
+    def pace_s(self) -> float | None:
+        return pace_of_most(paces_of(self._clock)[self._paces_before :])
 
     @property
     def candidates(self) -> int:

@@ -257,12 +257,12 @@ def _searched(
     tell: Tell,
 ) -> Result:  # fmt: skip
     """Search; what does not work at all is noted, so that it is not tried again."""
-    heard: list[Summary] = []
+    ended: list[Summary] = []
     work.key = subject.key
     key, error, hopeless, summary = subject.key, "", False, None
     try:
         advice = Advice() if work.adviser is None else advice_for(subject, default_store(), work.adviser)
-        with watched(_Listener(key, tell, heard)):
+        with watched(_Listener(key, tell, ended)):
             summary = kernel.tune(
                 budget_s=advice.budget_s or task.budget_s, launches=advice.launches or task.launches,
                 strategy=advice.strategy or task.strategy, isolate=_isolated(kernel, arguments),
@@ -270,7 +270,7 @@ def _searched(
             )  # fmt: skip
     except (NoWorkingConfig, BudgetEnded, Busy, BadInput, WorkerLost) as failure:
         error, hopeless = _first_lines(failure), isinstance(failure, NoWorkingConfig) and not _trouble(work)
-    seen = summary or (heard[-1] if heard else None)
+    seen = summary or (ended[-1] if ended else None)
     try:
         if hopeless and seen is not None and any(seen.failures):
             journal.failed(key, error)
