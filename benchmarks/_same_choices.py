@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ class Apart:
     low_of_all: float
 
 
-def told_apart(module: str, pairs: Sequence[Pair], processes: int, cores: int, apart_s: float) -> list[Apart]:
+def told_apart(module: str, pairs: Sequence[Pair], processes: int, cores: Sequence[int], apart_s: float) -> list[Apart]:
     """Of each pair of Configs, which is the faster and how sure that is, over processes.
 
     Where memory and code happen to lie in a process makes one of two faster by a percent or two, in all its rounds: so
@@ -112,23 +113,36 @@ def told_apart(module: str, pairs: Sequence[Pair], processes: int, cores: int, a
     pair, more are begun, up to MOST times as many.
 
     Args:
-        apart_s: seconds from one process to the next.
+        cores: a process on each of them at a time.
+        apart_s: seconds from their end to the next ones.
     """
     found: list[list[tuple[float, float | None]]] = [[] for _ in pairs]
-    for number in range(MOST * processes):
+    for begun in range(0, MOST * processes, len(cores)):
         lacking = [n for n, mine in enumerate(found) if len(_undisturbed(mine)) < processes]
         if not lacking:
             break
-        if number:
+        if begun:
             time.sleep(apart_s)
-        command = [sys.executable, __file__, module, str(number % cores)]
-        given = json.dumps([known_least_pace_s(), [pairs[n] for n in lacking]])
-        run = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=True).stdout
-        least_s, ratios = json.loads(run.splitlines()[-1])
-        heard(least_s)
-        for n, (ratio, pace_s) in zip(lacking, ratios, strict=True):
-            found[n].append((ratio, pace_s))
+        for least_s, ratios in _at_once(module, [pairs[n] for n in lacking], cores):
+            heard(least_s)
+            for n, (ratio, pace_s) in zip(lacking, ratios, strict=True):
+                found[n].append((ratio, pace_s))
     return [judged(mine) for mine in found]
+
+
+def _at_once(
+    module: str, pairs: Sequence[Pair], cores: Sequence[int]
+) -> list[tuple[float, list[tuple[float, float | None]]]]:
+    """What a process on each of the cores has found, each of all pairs."""
+    given = json.dumps([known_least_pace_s(), pairs])
+
+    def of(core: int) -> tuple[float, list[tuple[float, float | None]]]:
+        command = [sys.executable, __file__, module, str(core)]
+        run = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=True).stdout
+        return json.loads(run.splitlines()[-1])
+
+    with ThreadPoolExecutor(len(cores)) as threads:
+        return list(threads.map(of, cores))
 
 
 def judged(found: Sequence[tuple[float, float | None]]) -> Apart:

@@ -66,7 +66,8 @@ problems:
     R,S: [[1, 1], [3, 3]]
 """
 COUNT, KILLS, SEED = 200, 10, 0
-DEVICES = "cpu:0,cpu:1"
+CORES = 0, 1
+DEVICES = ",".join(f"cpu:{core}" for core in CORES)
 #: a search picks among those within 1 % of the fastest
 MARGIN, NEARLY = 1.01, 1.03
 PROCESSES, APART_S = 8, 10.0
@@ -100,7 +101,7 @@ def compared(ours: Path, others: Sequence[Path]) -> list[dict[str, Any]]:
         (name[0].partition("[")[0], name[1], [one[name]["config"], theirs[number][name]["config"]])
         for number, name in differ
     ]  # fmt: skip
-    found = dict(zip(differ, told_apart(KERNELS.stem, pairs, PROCESSES, os.cpu_count() or 1, APART_S), strict=True))
+    found = dict(zip(differ, told_apart(KERNELS.stem, pairs, PROCESSES, CORES, APART_S), strict=True))
     return [
         _row(one, other, {name: apart for (mine, name), apart in found.items() if mine == number})
         for number, other in enumerate(theirs)
