@@ -28,6 +28,9 @@ MOST_FOR_COARSE = 1 << 18
 #: A launch shorter than this is timed three times before it decides how many make a stretch: one of them may have
 #: been interrupted for a scheduler's time slice (4 to 10 ms), hardly all.
 INTERRUPTED_S = 10e-3
+#: A core that used no vectors of 512 bits a moment ago often runs them a fifth slower at first, for 0.2 to 1 ms (a Xeon
+#: of 2023): a candidate behind one without them would seem up to 20 % slower than in use, and others not at all.
+LEAD_IN_S = 1e-3
 
 
 class WallClock:
@@ -38,22 +41,30 @@ class WallClock:
 
     Args:
         timer: seconds since whenever.
+        lead_in_s: of launches ahead of each stretch that are not timed, so that what was timed before does not matter.
+            At least one; none for launches of 10 ms and more.
 
     Attributes:
         paces: how fast the core was around each sample so far, as `QuietMoments` has it.
     """
 
-    protocol = f"wall-hot-{STRETCH_S * 1e3:g}ms/1"
     #: A sample takes a millisecond, and is a mean of many launches: hundreds of rounds would cost seconds.
     rounds = ROUNDS
     screens = SCREENS_OF_CPU
     brief = BRIEF_ON_CPU
 
-    def __init__(self, timer: Callable[[], float] = perf_counter) -> None:
-        self._timer = timer
+    def __init__(self, timer: Callable[[], float] = perf_counter, lead_in_s: float = 0.0) -> None:
+        self._timer, self._lead_in_s = timer, lead_in_s
+        self.protocol = self.protocol_of(lead_in_s)
         self._step_s = _step_of(timer)
         self._moments = QuietMoments()
         self.paces = self._moments.paces
+
+    @staticmethod
+    def protocol_of(lead_in_s: float) -> str:
+        """How such a Clock times: part of a Key."""
+        led = f"-led-{lead_in_s * 1e3:g}ms" if lead_in_s else ""
+        return f"wall-hot-{STRETCH_S * 1e3:g}ms{led}/1"
 
     def sample(self, run: Run) -> Sample:
         before_s, start = self._moments.wait(), perf_counter()
@@ -70,11 +81,14 @@ class WallClock:
                 run.state["launches"] = 1
                 return Sample(estimate)
             estimate = min(estimate, self._stretch(run, 1), self._stretch(run, 1))
-            launches = run.state["launches"] = self._launches(run, estimate)
+            launches, lead_in = self._launches(run, estimate)
+            run.state["launches"], run.state["lead_in"] = launches, lead_in if estimate < INTERRUPTED_S else 0
+        if lead_in := run.state.get("lead_in"):
+            self._stretch(run, lead_in)
         return Sample(max(self._stretch(run, launches) / launches, SHORTEST_S))
 
-    def _launches(self, run: Run, estimate_s: float) -> int:
-        """How many launches make a stretch that is long enough, and that the timer sees well enough."""
+    def _launches(self, run: Run, estimate_s: float) -> tuple[int, int]:
+        """How many launches make (a stretch that is long enough, and that the timer sees well enough, a lead-in)."""
         most = MOST_FOR_COARSE if run.before is None else MOST_LAUNCHES  # restoring takes its time
         one_s, launches = estimate_s, 1
         while one_s * launches < 10 * self._step_s and launches < most:  # not to be seen yet
@@ -82,7 +96,8 @@ class WallClock:
             one_s = self._stretch(run, launches) / launches
         one_s = max(one_s, SHORTEST_S)
         usual = min(MOST_LAUNCHES, math.ceil(STRETCH_S / one_s))
-        return max(1, usual, min(most, math.ceil(STEPS * self._step_s / one_s)))
+        lead_in = min(MOST_LAUNCHES, math.ceil(self._lead_in_s / one_s))
+        return max(1, usual, min(most, math.ceil(STEPS * self._step_s / one_s))), lead_in
 
     def _stretch(self, run: Run, launches: int) -> float:
         if run.before is not None:
@@ -103,6 +118,11 @@ class WallClock:
         start = timer()
         launch(*args)
         return timer() - start
+
+
+def _lead_in_of(device: Device) -> float:
+    """Seconds that stretches are led in with: where there are vectors of 512 bits, as other cores need none."""
+    return LEAD_IN_S if "avx512f" in device.arch.split() else 0.0
 
 
 def _step_of(timer: Callable[[], float]) -> float:
@@ -135,7 +155,7 @@ def protocol_for(device: Device, name: str | None = None) -> str:
     """
     if device.kind == "cpu":
         _named(device, name)
-        return WallClock.protocol
+        return WallClock.protocol_of(_lead_in_of(device))
     if device.kind not in ("cuda", "hip"):
         return f"none for {device.kind}"
     kind, cold = _named(device, name)
@@ -154,7 +174,7 @@ def clock_for(device: Device, name: str | None = None) -> Clock:
     """
     if device.kind == "cpu":
         _named(device, name)
-        return WallClock()
+        return WallClock(lead_in_s=_lead_in_of(device))
     if device.kind in ("cuda", "hip"):
         kind, cold = _named(device, name)
         return kind(device, cold=cold)

@@ -1,0 +1,87 @@
+"""A core that takes a moment until it runs a candidate at full speed: what was timed before must not matter."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tunesmith import Config, Device, Resources
+from tunesmith.kernel import Run
+from tunesmith.measure.clock import LEAD_IN_S, WallClock, clock_for, protocol_for
+
+NARROW, WIDE = Config(VEC=8), Config(VEC=16)
+#: wide vectors are a fifth slower for so long after others
+SLOW_S = 0.8e-3
+
+
+@dataclass
+class Core:
+    """Launches of two kernels on one core, in its own time."""
+
+    now_s: float = 0.0
+    wide_s: float = 0.0  # of wide vectors since the last others
+
+    def timer(self) -> float:
+        self.now_s += 50e-9
+        return self.now_s
+
+    def launch(self, config: Config, kernel_s: float) -> None:
+        if config == WIDE:
+            kernel_s *= 1.2 if self.wide_s < SLOW_S else 1.0
+            self.wide_s += kernel_s
+        else:
+            self.wide_s = 0.0
+        self.now_s += kernel_s
+
+
+@dataclass
+class Kernel:
+    core: Core
+    config: Config
+    kernel_s: float
+    resources: Resources = field(default_factory=Resources)
+
+    def launch(self, *_: Any) -> None:
+        self.core.launch(self.config, self.kernel_s)
+
+
+def timed(clock: WallClock, core: Core, narrow_s: float, wide_s: float) -> tuple[list[float], list[float]]:
+    """Samples of both in turn."""
+    narrow, wide = (Run(Kernel(core, c, s), ()) for c, s in ((NARROW, narrow_s), (WIDE, wide_s)))
+    pairs = [(clock.sample(narrow).seconds, clock.sample(wide).seconds) for _ in range(5)]
+    return [one for one, _ in pairs], [other for _, other in pairs]
+
+
+@pytest.mark.parametrize("kernel_s", [300e-9, 5e-6, 400e-6, 3e-3])
+def test_with_a_lead_in_each_is_timed_as_if_it_were_alone(kernel_s: float) -> None:
+    core = Core()
+    narrow, wide = timed(WallClock(core.timer, LEAD_IN_S), core, kernel_s, 0.95 * kernel_s)
+    assert wide == pytest.approx([0.95 * kernel_s] * 5, rel=1e-3)
+    assert narrow == pytest.approx([kernel_s] * 5, rel=1e-3)
+
+
+def test_without_one_the_faster_of_the_two_would_seem_the_slower() -> None:
+    core = Core()
+    narrow, wide = timed(WallClock(core.timer), core, 5e-6, 0.95 * 5e-6)
+    assert min(wide) > max(narrow)
+
+
+def test_long_launches_are_not_launched_twice_for_it() -> None:
+    core = Core()
+    clock, run = WallClock(core.timer, LEAD_IN_S), Run(Kernel(core, WIDE, 12e-3), ())
+    clock.sample(run)
+    before_s = core.now_s
+    clock.sample(run)
+    assert core.now_s - before_s < 13e-3
+
+
+@pytest.mark.parametrize(
+    ("arch", "led"), [("x86_64 avx512f avx2 fma", True), ("x86_64 amx_tile avx512f avx2", True),
+                      ("x86_64 avx2 fma", False), ("aarch64 sve asimd", False)],
+)  # fmt: skip
+def test_cores_with_vectors_of_512_bits_are_led_in_and_what_was_timed_otherwise_has_another_key(
+    arch: str, led: bool
+) -> None:
+    device = Device("cpu", "some CPU", arch, 4)
+    assert protocol_for(device) == clock_for(device).protocol
+    assert ("led" in protocol_for(device)) is led
