@@ -92,7 +92,7 @@ def test_shared_is_what_takes_longer_than_the_cores_own_clock_can_explain() -> N
 
 def test_of_most_samples() -> None:
     assert pace_of_most([]) is None
-    assert pace_of_most([1.0] * 8 + [9.0] * 2) == pytest.approx(1.0, abs=2.0)
+    assert pace_of_most([1.0] * 8 + [9.0] * 2) == pytest.approx(2.6)
     assert pace_of_most([1.0] * 5 + [9.0] * 5) == 9.0
 
 
