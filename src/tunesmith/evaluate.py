@@ -437,13 +437,13 @@ class Evaluation:
             at_once: otherwise they may wait for others, as each writing waits for the disk.
             whole: it is over, and long enough to be compared by.
         """
-        outcomes = race.outcomes
+        outcomes, pace_s = race.outcomes, race.pace_s
         for config in configs:
             if config in outcomes and not self._known_better(config, outcomes[config], whole):
                 executable, compile_s = self._ready[config]
                 before = self.trials.get(config)  # compiled then, and found now
                 seconds = (before and before.compile_s) or compile_s
-                self._add(config, outcomes[config], executable.resources, seconds, outcomes)
+                self._add(config, outcomes[config], executable.resources, seconds, outcomes, pace_s)
         if at_once or perf_counter() - self._stored_at >= STORE_EVERY_S:
             self.commit()
 
@@ -466,7 +466,7 @@ class Evaluation:
 
     def _add(
         self, config: Config, outcome: Measured | Failed, resources: Resources, compile_s: float | None,
-        race: Mapping[Config, Measured | Failed] | None = None,
+        race: Mapping[Config, Measured | Failed] | None = None, pace_s: float | None = None,
     ) -> None:  # fmt: skip
         judged = config in self._checked or (isinstance(outcome, Failed) and outcome.stage == "wrong")
         checked = self.subject.check.identity if judged else ""
@@ -474,7 +474,7 @@ class Evaluation:
         before = self.trials.get(config)
         self.trials[config] = Trial(
             config, outcome, resources, self.at, compile_s, dict(self.subject.key.soft), checked, slower,
-            before.calls if before is not None else None,
+            before.calls if before is not None else None, pace_s,
         )  # fmt: skip
         if isinstance(outcome, Failed):
             self._tell([config], "")

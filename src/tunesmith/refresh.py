@@ -21,7 +21,7 @@ from tunesmith.core.stats import paired_ratio
 from tunesmith.evaluate import Evaluation
 from tunesmith.kernel import Clock
 from tunesmith.measure.pace import heard, is_shared
-from tunesmith.measure.pick import ENOUGH, Verdict
+from tunesmith.measure.pick import Verdict, within_reach
 from tunesmith.store import Store
 from tunesmith.subject import Effort, Subject
 from tunesmith.tune import called_by, conditions, of_calls, searching
@@ -29,9 +29,6 @@ from tunesmith.tune import called_by, conditions, of_calls, searching
 #: Rivals of the Config in use. The winner under other versions is nearly always among the first few of before.
 BEST = 4
 
-#: Of those that took up to so many times as long as the fastest, another may be the fastest when nobody else is at
-#: work on the core: what others take away differs that much between Configs.
-REACH = 2.0
 #: Of two races that were disturbed, one was less by as much.
 LESS = 1.1
 
@@ -122,7 +119,8 @@ def _raced(
     stored = [trial for trial in store.trials(subject.key) if trial.config in subject.space]
     ranked = None if looks else effort.verdict(stored)
     ranking = [trial.config for trial in ranked.ranking] if ranked else []
-    rivals = _within_reach(stored) if looks else [config for config in ranking if config not in serving][:best]
+    nearest = [config for config in ranking if config not in serving][:best]
+    rivals = [trial.config for trial in within_reach(stored)] if looks else nearest
     in_use = [config for config in serving if config in subject.space]
     configs = list(dict.fromkeys([*in_use, *rivals]))
     at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
@@ -176,7 +174,7 @@ def _concluded(found: Refreshed, verdict: Verdict, state: Evaluation) -> Refresh
         ratio=None if rival_s is None else rival_s / winner.outcome.median_s, ties=verdict.ties,
         measured_at=exact if exact != key.problem else None, within=verdict.within,
         confidence=verdict.confidence, doubt=verdict.doubt, searched_at=state.at,
-        conditions=conditions(winner.outcome, state), pace_s=state.pace_s,
+        conditions=conditions(verdict, state), pace_s=verdict.pace_s,
         called=_called(verdict, before, state), calls=of_calls(verdict, state),
     )  # fmt: skip
     with state.storing():
@@ -204,16 +202,6 @@ def _called(verdict: Verdict, before: Choice, state: Evaluation) -> Config | Non
     if not state.calls_note or before.called == verdict.winner.config:
         return called_by(verdict)
     return before.called if any(t.config == before.called for t in verdict.ranking) else None
-
-
-def _within_reach(stored: Sequence[Trial]) -> list[Config]:
-    """The fastest first, whichever of them left the last race early: it may have been disturbed."""
-    levels = {
-        t.config: t.level_s for t in stored
-        if t.level_s is not None and isinstance(t.outcome, Measured) and len(t.outcome.samples) >= ENOUGH
-    }  # fmt: skip
-    limit = REACH * min(levels.values(), default=0.0)
-    return sorted((config for config, level in levels.items() if level <= limit), key=levels.__getitem__)
 
 
 def side_by_side(now: Trial, before: Trial | None) -> float | None:

@@ -322,7 +322,7 @@ def _choice(summary: Summary, verdict: Verdict, state: Evaluation) -> Choice:
         candidates=summary.counts, space=subject.space.digest, partial=partial, budget_s=budget_s,
         most=state.effort.candidates, launches=state.effort.launches, within=verdict.within,
         confidence=verdict.confidence, doubt=verdict.doubt, searched_at=state.at, called=called_by(verdict),
-        conditions=conditions(winner.outcome, state), pace_s=state.pace_s, checked=verdict.checked,
+        conditions=conditions(verdict, state), pace_s=verdict.pace_s, checked=verdict.checked,
         note="; ".join(filter(None, [*state.notes, instead])), calls=of_calls(verdict, state),
     )  # fmt: skip
 
@@ -341,9 +341,10 @@ def of_calls(verdict: Verdict, state: Evaluation) -> str:
     return "; ".join(filter(None, [state.calls_note, said]))
 
 
-def conditions(outcome: Measured, state: Evaluation) -> str:
+def conditions(verdict: Verdict, state: Evaluation) -> str:
     """`1605 MHz, held back by the power limit`; empty where nothing is known."""
-    hz = [sample.clock_hz for sample in outcome.samples if sample.clock_hz is not None]
-    limits = [*sorted(limits_of(state.clock)), *(["others at work on its core"] if is_shared(state.pace_s) else [])]
+    assert isinstance(verdict.winner.outcome, Measured)
+    hz = [sample.clock_hz for sample in verdict.winner.outcome.samples if sample.clock_hz is not None]
+    limits = [*sorted(limits_of(state.clock)), *(["others at work on its core"] if is_shared(verdict.pace_s) else [])]
     facts = [f"{median(hz) / 1e6:.0f} MHz"] if hz else []
     return ", ".join([*facts, *([f"held back by {' and '.join(limits)}"] if limits else [])])

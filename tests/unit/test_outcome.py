@@ -23,7 +23,7 @@ counts = st.none() | st.integers(0, 10**6)
 trials = st.builds(
     Trial, configs, outcomes, st.builds(Resources, counts, counts, counts, counts, counts), st.text(max_size=20),
     st.none() | seconds, st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2), st.text(max_size=5),
-    st.just(1.0) | st.floats(0.1, 10.0),
+    st.just(1.0) | st.floats(0.1, 10.0), pace_s=st.none() | seconds,
 )  # fmt: skip
 choices = st.builds(
     Choice, configs, st.sampled_from(["default", "lookup", "search"]), st.text(max_size=9), st.none() | seconds,
@@ -60,6 +60,7 @@ def test_a_duration_is_finite_and_positive(bad: float) -> None:
         {"config": {}, "measured": [[0, 0, None]]},
         {"config": {}, "measured": 3},
         {"config": {}, "untried": "x", "drift": 0},
+        {"config": {}, "untried": "x", "pace_s": -1e-6},
         {"config": [], "untried": "x"},
         {"config": {}, "failed": {"stage": "nowhere", "reason": "x"}},
         {"config": {"x": {}}, "untried": "x"},

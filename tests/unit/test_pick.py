@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -147,6 +148,21 @@ def test_trials_of_a_race_that_was_stopped_are_told_from_those_that_left_it() ->
     as_usual, kinder = Rule(), Rule(screens={1: 3.0, 2: 2.0})
     assert {t.config["x"] for t in unfinished([*on, *out], as_usual)} == {"on", "also", "three"}
     assert {t.config["x"] for t in unfinished([*on, *out], kinder)} == {"on", "also", "three", "two"}
+
+
+def test_the_slowest_pace_counts_of_those_races_from_which_somebody_is_left_who_may_be_the_fastest() -> None:
+    def pace(*others: tuple[float, float | None, int]) -> float | None:
+        theirs = [replace(trial(f"{i}", [s] * n, at="then"), pace_s=p) for i, (s, p, n) in enumerate(others)]
+        verdict = pick([replace(trial("a", [1.0] * 9), pace_s=1e-6), *theirs])
+        assert verdict is not None
+        return verdict.pace_s
+
+    assert pace() == 1e-6
+    assert pace((1.9, 2e-6, 3), (1.5, 1.5e-6, 3)) == 2e-6
+    assert pace((2.1, 2e-6, 3), (1.9, None, 3), (1.1, 2e-6, 2)) == 1e-6  # far behind, not known, of two samples
+    verdict = pick([trial("a", [1.0])])
+    assert verdict is not None
+    assert verdict.pace_s is None
 
 
 def test_bad_options_are_named() -> None:

@@ -19,7 +19,7 @@ from tunesmith.core.key import Key
 from tunesmith.core.problem import Problem
 from tunesmith.journal import Journal
 from tunesmith.options import options
-from tunesmith.store import default_store
+from tunesmith.store import Store, default_store
 from tunesmith.tracks import fresh_choice
 
 KERNELS = """
@@ -182,6 +182,41 @@ def test_another_look_that_is_disturbed_less_is_believed_though_little_faster(ta
         stored = kernel.choice(n=n)
         assert (stored.config, stored.conditions) == (Config(block=2), said)
         assert stored.pace_s == pytest.approx(1e-7 * now)
+
+
+@pytest.mark.parametrize(
+    ("then", "pace", "said"),
+    [(2.0, 2.0, "held back by others at work on its core"), (1.2, 1.2, ""), (None, 1.0, "")],
+)
+def test_a_search_that_goes_on_counts_how_disturbed_it_was_before_it_was_killed(
+    target: str, monkeypatch: pytest.MonkeyPatch, then: float | None, pace: float, said: str
+) -> None:
+    kernel, module = find_target(target), sys.modules["stale_kernels"]
+    sample, module.TIMES[2], module.TIMES[4] = module.clock.sample, 1.005, 1.03
+
+    def killed(run: Any) -> Any:
+        if len(module.clock.asked) == 80:
+            dying.setattr(Store, "add_trials", lambda *_, **__: None)
+            raise KeyboardInterrupt
+        return sample(run)
+
+    module.PACE[0] = then or 2.0
+    with monkeypatch.context() as dying:
+        dying.setattr(module.clock, "sample", killed)
+        with pytest.raises(KeyboardInterrupt):
+            kernel.tune(n=8, isolate=False)
+    choice, trials = known(target, 8)
+    assert choice is None
+    assert [trial.pace_s for trial in trials] == pytest.approx([1e-7 * module.PACE[0]] * len(module.TIMES))
+    if then is None:  # they were stored by an older version
+        default_store().add_trials(kernel.key(n=8), [replace(t, pace_s=None) for t in trials], replace=True)
+    module.PACE[0] = 1.0
+    module.clock.asked.clear()
+    choice = kernel.tune(n=8, isolate=False).choice
+    assert module.clock.timed == {Config(block=block) for block in (1, 2, 4)}  # the others had left
+    assert (choice.pace_s, choice.conditions) == (pytest.approx(1e-7 * pace), said)
+    found = kernel.look_again(n=8, isolate=False)
+    assert (found.raced, found.after.pace_s) == (len(module.TIMES), pytest.approx(1e-7))
 
 
 def test_what_was_in_use_stays_in_another_look_if_neither_was_disturbed(run: Run, target: str) -> None:

@@ -152,6 +152,8 @@ class Trial:
         checked: what its results were compared with, empty where they were not (see `Choice`).
         drift: how many times as long launches took in its race as in the first of its search, by who was in both.
         calls: what calls of it take back to back, `None` where that was not measured.
+        pace_s: how fast the CPU's core was around most samples of its race, as far as that was when it was stored, as
+            of a Choice.
     """
 
     config: Config
@@ -163,6 +165,7 @@ class Trial:
     checked: str = ""
     drift: float = 1.0
     calls: Calls | None = None
+    pace_s: float | None = None
 
     @property
     def level_s(self) -> float | None:
@@ -207,7 +210,7 @@ class Choice:
             makes the host wait less; `None` where `config` serves both.
         calls: what it had to do with it what calls take back to back, in words; empty where that decided nothing.
         pace_s: how fast the CPU's core was around most of the samples: what a fixed loop of Python took there at most
-            (see `tunesmith.measure.pace`); `None` where that is not read.
+            (see `tunesmith.measure.pace`), in the slowest of the races that decided; `None` where that is not read.
     """
 
     config: Config
@@ -266,6 +269,7 @@ def trial_to_data(trial: Trial) -> dict[str, Any]:
         **({"checked": trial.checked} if trial.checked else {}),
         **({"drift": trial.drift} if trial.drift != 1.0 else {}),
         **({"calls": asdict(trial.calls)} if trial.calls is not None else {}),
+        **({"pace_s": trial.pace_s} if trial.pace_s is not None else {}),
     }
 
 
@@ -303,6 +307,7 @@ def trial_from_data(data: Mapping[str, Any]) -> Trial:
             str(data.get("checked", "")),
             Sample(float(data.get("drift", 1.0))).seconds,
             None if data.get("calls") is None else _calls_from(data["calls"]),
+            None if data.get("pace_s") is None else Sample(float(data["pace_s"])).seconds,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadInput(f"not a Trial: {type(error).__name__}: {error}") from error

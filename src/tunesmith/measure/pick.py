@@ -21,6 +21,9 @@ PICKS: tuple[str, ...] = get_args(Pick)
 ENOUGH = 3
 #: Who may turn out as good as the fastest: within so many margins of its median, and so many at most.
 NEAR, FINALISTS = 2, 8
+#: Of those that took up to so many times as long as the fastest, another may be the fastest when nobody else is at
+#: work on the core: what others take away differs that much between Configs.
+REACH = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,13 @@ class Verdict:
     def checked(self) -> str:
         """What those that serve were compared with; empty where one was not, or with something else."""
         return self.winner.checked if self.called is None or self.called.checked == self.winner.checked else ""
+
+    @property
+    def pace_s(self) -> float | None:
+        """How fast the core was around most samples of a race, as of `tunesmith.measure.pace`: the slowest of those, of
+        earlier searches too, from which somebody is left who may be the fastest; `None` where none says it."""
+        paces = [t.pace_s for t in (self.winner, *within_reach(self.ranking)) if t.pace_s is not None]
+        return max(paces, default=None)
 
     @property
     def doubt(self) -> str:
@@ -148,6 +158,17 @@ def apart(trials: Sequence[Trial], margin: float = MARGIN, incumbent: Config | N
     deciding = [*near, *[t for t in ranking if t.trial.config == incumbent and t not in near]]
     met = all(t is fastest or len(t.shared_with(fastest)) >= 2 for t in deciding)
     return [] if met else [t.trial.config for t in deciding]
+
+
+def within_reach(trials: Iterable[Trial]) -> list[Trial]:
+    """The fastest first, whichever of them left their race early: it may have been disturbed."""
+    levels = [
+        (level, trial) for trial in trials
+        if (level := trial.level_s) is not None
+        and isinstance(trial.outcome, Measured) and len(trial.outcome.samples) >= ENOUGH
+    ]  # fmt: skip
+    limit = REACH * min((level for level, _ in levels), default=0.0)
+    return [trial for level, trial in sorted(levels, key=lambda one: one[0]) if level <= limit]
 
 
 def ratio_between(one: Trial, other: Trial, confidence: float = CONFIDENCE) -> tuple[float, float, float] | None:
