@@ -17,6 +17,7 @@ from tunesmith.measure.pace import (
     heard,
     is_shared,
     known_least_pace_s,
+    least_at_first_s,
     pace_of_most,
     pace_s,
     paces_of,
@@ -55,6 +56,7 @@ class Core:
         self.readings += 1
         now_s = 5e-6 if self.is_busy else 3e-6
         self.spend(20e-6)
+        heard(now_s)
         return now_s
 
 
@@ -138,6 +140,15 @@ def test_long_waits_are_bounded_and_say_how_they_ended(core: Callable[..., Core]
     assert waited(4.0, 0.0) == (True, 0.0)
     assert waited(10.0, 5.0) == (True, 0.6)  # what lasts for 20 ms is no quiet moment
     assert waited(10.0, 0.3) == (False, 0.3)
+
+
+def test_a_process_that_begins_sees_a_core_quiet_that_others_leave_for_a_moment(
+    core: Callable[..., Core], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = core((0.0, 0.05), (0.051, 1000.0))
+    monkeypatch.setattr(pace, "_least", [math.inf])
+    assert least_at_first_s() == 3e-6
+    assert here.now == pytest.approx(0.1, abs=1e-4)
 
 
 class Launched:

@@ -587,13 +587,16 @@ class Doubtful:
     1: each look names another, and all are disturbed. 2: the second look fails. 3: a worker dies of the second look.
     4: it says that the second look is impossible. 6: the second look is not disturbed. 7: the first was not. 8: the
     first was, as much as all before it. 9: its core is never quiet.
+
+    Args:
+        least_pace_s: what it reads when it begins.
     """
 
-    def __init__(self, asked: list[tuple[str, int]]) -> None:
-        self.asked = asked
+    def __init__(self, asked: list[tuple[str, int]], least_pace_s: float | None = None) -> None:
+        self.asked, self.least_pace_s = asked, least_pace_s
 
     def begin(self) -> Mapping[str, Any]:
-        return {"identity": OTHER, "kind": "cpu"}
+        return {"identity": OTHER, "kind": "cpu", "least_pace_s": self.least_pace_s}
 
     def still_known(self, entries: Sequence[Mapping[str, Any]]) -> list[int]:
         return list(range(len(entries)))
@@ -625,7 +628,7 @@ class Doubtful:
 
 def doubtful(folder: Path, sizes: Sequence[int], **more: Any) -> tuple[Outcome, list[str], list[tuple[str, int]]]:
     tasks, watcher, asked = [task(n) for n in sizes], Anyone(), list[tuple[str, int]]()
-    workers = {"cpu:0": partial(Doubtful, asked)}
+    workers = {"cpu:0": partial(Doubtful, asked, more.pop("least_pace_s", None))}
     done = Done(folder, tasks)
     before = done.results() if more.pop("resume", False) else {}
     outcome = Sweep(tasks, workers, Store.open(folder), done, watcher, before, **more).run()
@@ -649,6 +652,27 @@ def test_only_what_was_disturbed_is_looked_at_again_until_a_look_is_not(tmp_path
     }  # fmt: skip
     outcome, _, asked = doubtful(tmp_path, [8, 7, 6], resume=True, looks=5)
     assert asked == [(task(8).problem, looks) for looks in (3, 4)]
+
+
+def test_what_was_chosen_before_the_core_was_seen_quiet_is_looked_at_when_the_sweep_goes_on(
+    tmp_path: Path,
+) -> None:
+    outcome, _, asked = doubtful(tmp_path, [8], least_pace_s=1.9e-6)
+    assert asked == [(task(8).problem, 0)]
+    assert [(result.looks, result.again) for _, result in outcome.results] == [(1, False)]
+    outcome, _, asked = doubtful(tmp_path, [8], resume=True, least_pace_s=1.9e-6)
+    assert asked == []
+    outcome, _, asked = doubtful(tmp_path, [8], resume=True, least_pace_s=1e-6)
+    assert asked == [(task(8).problem, looks) for looks in (1, 2)]
+
+
+def test_a_later_worker_may_be_the_first_to_see_the_core_quiet() -> None:
+    queue, seen = Queue([task(1)]), replace(DISTURBED, least_pace_s=2e-6)
+    queue.join(OTHER, "cpu", {task(1): seen})
+    assert queue.take(0, OTHER) is None
+    assert queue.join(OTHER, "cpu", {}, 1e-6) == []
+    assert queue.least_pace_s(OTHER) == 1e-6
+    assert queue.take(1, OTHER) == task(1)
 
 
 def test_what_found_no_quiet_moment_is_left_until_the_sweep_goes_on(tmp_path: Path) -> None:

@@ -319,6 +319,20 @@ def test_a_killed_sweep_goes_on_with_the_looks_that_were_left(sweep: Sweep, tmp_
     assert set(by_size(answer, "fate").values()) == {"known"}
 
 
+def test_a_sweep_that_never_saw_its_core_quiet_looks_again_when_it_goes_on_and_does(sweep: Sweep) -> None:
+    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    _, answer = sweep("disturbed", [2], *device)
+    assert by_size(answer, "looks") == {2: 1}
+    [file] = (options().cache_dir / "sweeps").glob("*.jsonl")
+    line = json.loads(file.read_bytes())
+    assert line["result"]["again"]
+    line["result"] |= {"pace_s": 1.0, "least_pace_s": 1.0}  # more than any machine reads
+    file.write_text(json.dumps(line) + "\n")
+    code, answer = sweep("disturbed", [2], *device, "--resume")
+    assert (code, by_size(answer, "looks"), by_size(answer, "again")) == (0, {2: 2}, {2: False})
+    assert by_size(answer, "pace_s") == {2: pytest.approx(swept.QUIET_PACE_S)}
+
+
 # --- an adviser -----------------------------------------------------------------------------------------
 
 

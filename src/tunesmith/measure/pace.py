@@ -24,6 +24,8 @@ _MOST_OF = 0.8
 _FIRST_S, _EARNED, _MOST_S = 0.1, 1.0, 0.5
 #: ... where it may be waited for long, it is looked for so often, and has held for so many readings
 _BETWEEN_S, _HELD = 0.01, 5
+#: Read for so long by a process that begins, a core that others leave and come back to is seen quiet at some time.
+_AT_FIRST_S = 0.1
 
 _least: list[float] = [math.inf]
 
@@ -50,6 +52,14 @@ def heard(seconds: float | None) -> None:
 def known_least_pace_s() -> float | None:
     """The least that is known; `None` before the first reading."""
     return _least[0] if _least[0] < math.inf else None
+
+
+def least_at_first_s() -> float | None:
+    """The least of a process that has measured nothing yet: it reads for 0.1 s."""
+    start = perf_counter()
+    while perf_counter() - start < _AT_FIRST_S:
+        pace_s()
+    return known_least_pace_s()
 
 
 def is_shared(seconds: float | None, least_s: float | None = None) -> bool:

@@ -198,7 +198,8 @@ class Sweep:
             before = self._believed(worker, self._before.get(identity, {}))
         finally:
             self._uses[name].start_s += time.monotonic() - start
-        resumed = self._queue.join(identity, kind, {task: self._bounded(result) for task, result in before.items()})
+        bounded = {task: self._bounded(result) for task, result in before.items()}
+        resumed = self._queue.join(identity, kind, bounded, hello.get("least_pace_s"))
         with self._lock:
             self._results.update(((task, identity), before[task]) for task, _ in resumed)
         self._tell("ready", name, identity)

@@ -31,7 +31,8 @@ class _Lane:
         serving: workers that may still take something. deaths: by task, the workers that died of it.
         again: of what is finished, what may be looked at again, with what came of it, and the worker that had it;
             `None` where that is not known.
-        least_pace_s: of all workers: which of them were disturbed is known when all is searched.
+        least_pace_s: of all workers, and of what an earlier run has done: what was disturbed is known when all is
+            searched.
     """
 
     kind: str
@@ -48,9 +49,9 @@ class _Lane:
         """Whether another look at it may name another Config."""
         return result.again and is_shared(result.pace_s, self.least_pace_s)
 
-    def heard(self, result: Result) -> None:
-        if result.least_pace_s is not None:
-            self.least_pace_s = min(self.least_pace_s, result.least_pace_s)
+    def heard(self, least_pace_s: float | None) -> None:
+        if least_pace_s is not None:
+            self.least_pace_s = min(self.least_pace_s, least_pace_s)
 
 
 class Queue:
@@ -65,24 +66,30 @@ class Queue:
         self._changed = threading.Condition()
         self._stopped = False
 
-    def join(self, identity: str, kind: str, done: Mapping[Task, Result]) -> list[tuple[Task, Result]]:
+    def join(
+        self, identity: str, kind: str, done: Mapping[Task, Result], least_pace_s: float | None = None
+    ) -> list[tuple[Task, Result]]:
         """A worker is ready on a device of this identity.
 
         Args:
             done: of this identity, what needs not be looked at. Only the first worker of a lane is asked.
+            least_pace_s: the least that the worker has read: that alone may say that what is done was disturbed.
 
         Returns:
             What of `done` has been taken.
         """
         with self._changed:
             if identity in self._lanes:
+                self._lanes[identity].heard(least_pace_s)
+                self._changed.notify_all()
                 return []
             mine = set(self.tasks)
             taken = {task: result for task, result in done.items() if task in mine}
             todo = [task for task in self.tasks if task not in taken]
             lane = self._lanes[identity] = _Lane(kind, runs(todo), finished=set(taken))
+            lane.heard(least_pace_s)
             for task, result in taken.items():
-                lane.heard(result)
+                lane.heard(result.least_pace_s)
                 if result.again:
                     lane.again.append((task, result, None))
             return list(taken.items())
@@ -119,7 +126,7 @@ class Queue:
                 lane.waiting = [run for run in lane.waiting if run[0].target != task.target]
             else:
                 lane.finished.add(task)
-                lane.heard(result)
+                lane.heard(result.least_pace_s)
                 if result.again:
                     lane.again.append((task, result, worker))
             self._changed.notify_all()

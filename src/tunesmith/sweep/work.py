@@ -31,7 +31,7 @@ from tunesmith.events import Compiled, Event, Sampled, Started, Summary, watched
 from tunesmith.journal import Journal
 from tunesmith.measure.canary import device_trouble
 from tunesmith.measure.failure import attempt
-from tunesmith.measure.pace import heard, known_least_pace_s, quiet_within
+from tunesmith.measure.pace import heard, known_least_pace_s, least_at_first_s, quiet_within
 from tunesmith.options import options
 from tunesmith.remote import keep_workers
 from tunesmith.store import default_store
@@ -100,7 +100,8 @@ def begin(cores: Sequence[int], simulates: str, retry: bool, adviser: str, store
         store: (host, folder) of the driver's store.
 
     Returns:
-        `identity` and `kind` of the device, and `host`.
+        `identity` and `kind` of the device, and `host`; `least_pace_s` of a CPU's core: by that a choice of an earlier
+        run, which never saw it quiet, turns out to be disturbed.
     """
     if cores and hasattr(os, "sched_setaffinity"):
         missing = sorted({*cores} - {*usable_cores()})
@@ -121,7 +122,8 @@ def begin(cores: Sequence[int], simulates: str, retry: bool, adviser: str, store
     if trouble := _trouble(work):
         raise BadInput(f"the GPU does not answer: {trouble}")
     _work[:] = [work]
-    return {"identity": identity, "kind": _work[0].kind, "host": host()}
+    least_s = least_at_first_s() if cores and not simulates else None
+    return {"identity": identity, "kind": work.kind, "host": host(), "least_pace_s": least_s}
 
 
 def _device(is_cpu: bool) -> Device:
