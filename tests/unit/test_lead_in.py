@@ -76,12 +76,18 @@ def test_long_launches_are_not_launched_twice_for_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "led"), [("x86_64 avx512f avx2 fma", True), ("x86_64 amx_tile avx512f avx2", True),
-                      ("x86_64 avx2 fma", False), ("aarch64 sve asimd", False)],
-)  # fmt: skip
-def test_cores_with_vectors_of_512_bits_are_led_in_and_what_was_timed_otherwise_has_another_key(
-    arch: str, led: bool
+    ("name", "arch", "led"),
+    [
+        ("Intel(R) Xeon(R) Processor", "x86_64 avx512f avx2 fma", True),
+        ("INTEL(R) XEON(R) PLATINUM 8592+", "x86_64 amx_tile avx512f avx2", True),
+        ("Intel(R) Core(TM) i7", "x86_64 avx2 fma", False),
+        ("AMD EPYC", "x86_64 avx512f avx2 fma", False),
+        ("aarch64 implementer 0x41 part 0xd40", "aarch64 sve asimd", False),
+    ],
+)
+def test_intels_vectors_of_512_bits_are_led_in_and_what_was_timed_otherwise_has_another_key(
+    name: str, arch: str, led: bool
 ) -> None:
-    device = Device("cpu", "some CPU", arch, 4)
+    device = Device("cpu", name, arch, 4)
     assert protocol_for(device) == clock_for(device).protocol
     assert ("led" in protocol_for(device)) is led
