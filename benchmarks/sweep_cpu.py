@@ -8,13 +8,14 @@ are timed again at the end, as in every such sweep.
 
 `local` and `ray` sweep all of it into an empty store each. Their choices agree where they are the same configuration or
 one that the other's search could not tell from its own (a tie). Where they do not, the two configurations are timed as
-a search times them, in 60 rounds side by side, in processes 10 s from one to the next: where memory and code happen to
-lie in a process makes one of two faster by a percent or two in all its rounds, so that each process is one sample. A
-machine that others share has minutes in which both take up to twice as long and another of the two is the faster: 8
-processes count whose core was not shared then (all, where those are fewer than 5 of 24). They are told apart where one
-is slower by more than the margin of 1 %, by the lower 95 % bound; all others are ties, too (`same_or_tied`).
-`within_3_percent` and `worst_ratio` are of the means; `of_all_same_or_tied` counts the disturbed processes, too. The
-same of `local` and the sweep that was killed (below): `killed_` are its figures.
+a search times them, in 60 rounds side by side, in processes, one on each core at a time, 5 s from their end to the next
+two: where memory and code happen to lie in a process makes one of two faster by a percent or two in all its rounds, so
+that each process is one sample. A machine that others share has minutes in which both take up to twice as long and
+another of the two is the faster: 8 processes count whose core was not shared then (all, where those are fewer than 5 of
+24). They are told apart where one is slower by more than the margin of 1 %, by the lower 95 % bound; all others are
+ties, too (`same_or_tied`). `within_3_percent` and `worst_ratio` are of the means; `of_all_same_or_tied` counts the
+disturbed processes, too. `killed_` are the same figures of `local` and the sweep that was killed (below). What two
+local sweeps would disagree on is not measured: that what differs is Ray's is not said.
 
 `killed` sweeps it once more, and the driver is killed (SIGKILL) ten times, each after a random number of races
 and a random time, and started again with --resume. At each kill the store is looked at. In the end no problem may have

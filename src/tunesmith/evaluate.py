@@ -55,7 +55,6 @@ class Evaluation:
         kept_s, kept_launches: of those that may be spent, so many are not for now, once there was a race.
         own_clock: of this process, wherever candidates run.
         calls_note: why it is not known what calls take, where that was asked for.
-        pace_s: of the latest race, as of `Race`.
         held: whether Trials are kept from the store for now; `commit` stores them afterwards.
     """
 
@@ -79,7 +78,6 @@ class Evaluation:
     kept_launches: int = 0
     own_clock: Clock = field(init=False)
     calls_note: str = ""
-    pace_s: float | None = None
     held: bool = False
     _anew: bool = False
     _stored: dict[Config, Trial] = field(default_factory=dict[Config, Trial])
@@ -403,7 +401,6 @@ class Evaluation:
             self.first_error = self.first_error or next(iter(race.errors.values()), None)
             self._racing = None
             self._launches += race.launches
-            self.pace_s = race.pace_s or self.pace_s
             held.clear()  # or the race and `keep` hold each other, and with them the call's arrays
 
     @contextmanager

@@ -55,7 +55,8 @@ def record(
             state.close()
     cut = {config: Trial(config, Failed("cut", fault), at=at) for config, fault in refused.items()}
     trials = {**state.trials, **cut}
-    pace = {} if state.pace_s is None else {"pace_s": f"{state.pace_s:.3e}"}
+    pace_s = next((trial.pace_s for trial in state.trials.values() if trial.pace_s is not None), None)  # of one race
+    pace = {} if pace_s is None else {"pace_s": f"{pace_s:.3e}"}
     return Recording(
         subject.kernel.name, subject.device.name, subject.exact,
         tuple(trials[config] for config in configs if config in trials),

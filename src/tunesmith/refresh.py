@@ -136,12 +136,13 @@ def _raced(
         ended = not (state.over or state.cut_short)
         if ended:
             time_calls(state, {})
-    less, disturbed = _less_disturbed(before, state) if looks else (False, False)
+    trials = [state.trials[config] for config in configs if config in state.trials]
+    paces = [trial.pace_s for trial in trials if trial.pace_s is not None]
+    less, disturbed = _less_disturbed(before.pace_s, max(paces, default=None)) if looks else (False, False)
     found = Refreshed(
         subject.key, "failed", stale, len(state.trials), before, before, None, "", disturbed,
         state.compile_s, state.measure_s, state.store_s, state.waited_s,
     )  # fmt: skip
-    trials = [state.trials[config] for config in configs if config in state.trials]
     verdict = effort.verdict(trials, stays if less else state.incumbent)
     if verdict is None or not ended:
         return replace(found, why=_no_end(verdict, configs, trials, looks))
@@ -187,9 +188,12 @@ def _concluded(found: Refreshed, verdict: Verdict, state: Evaluation) -> Refresh
     return replace(found, fate=fate, after=after, ratio=ratio, why=why, store_s=state.store_s)
 
 
-def _less_disturbed(before: Choice, state: Evaluation) -> tuple[bool, bool]:
-    """(whether others were less at work on the core than in the race before, whether they were, and no less)."""
-    now_s, then_s = state.pace_s, before.pace_s
+def _less_disturbed(then_s: float | None, now_s: float | None) -> tuple[bool, bool]:
+    """(whether others were less at work on the core than in the race before, whether they were, and no less).
+
+    Args:
+        then_s, now_s: how fast the core was around most samples of the race before, and of this one.
+    """
     heard(then_s)  # by another process perhaps, which has seen the core quiet
     if now_s is None or then_s is None:
         return False, is_shared(now_s)

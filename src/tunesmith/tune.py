@@ -22,7 +22,7 @@ from tunesmith.finals import kept_back, last_race
 from tunesmith.kernel import Clock
 from tunesmith.measure.calls import about_calls
 from tunesmith.measure.failure import all_failed, is_machines
-from tunesmith.measure.pace import is_shared
+from tunesmith.measure.pace import heard, is_shared
 from tunesmith.measure.pick import Verdict, unfinished
 from tunesmith.measure.race import limits_of
 from tunesmith.neighbours import neighbours, prior_of, saved
@@ -85,6 +85,9 @@ def search(subject: Subject, default: Callable[[], Config], store: Store, clock:
     if not any(isinstance(t.outcome, Measured) for t in known.values()):
         known = {}  # failures alone are not believed: the machine may have been in a bad state
     state.known = known
+    for trial in known.values():
+        if trial.soft.get("python") == subject.key.soft.get("python"):
+            heard(trial.pace_s)  # by a process, perhaps, that has seen the core quiet
     before = store.choice(subject.key)
     concluded = before.choice if before is not None and before.choice.partial not in STOPPED else None
     if concluded is not None and isinstance(getattr(known.get(concluded.config), "outcome", None), Measured):

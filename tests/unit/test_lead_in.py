@@ -52,7 +52,7 @@ def timed(clock: WallClock, core: Core, narrow_s: float, wide_s: float) -> tuple
     return [one for one, _ in pairs], [other for _, other in pairs]
 
 
-@pytest.mark.parametrize("kernel_s", [300e-9, 5e-6, 400e-6, 3e-3])
+@pytest.mark.parametrize("kernel_s", [100e-9, 300e-9, 5e-6, 400e-6, 3e-3])
 def test_with_a_lead_in_each_is_timed_as_if_it_were_alone(kernel_s: float) -> None:
     core = Core()
     narrow, wide = timed(WallClock(core.timer, LEAD_IN_S), core, kernel_s, 0.95 * kernel_s)
@@ -64,6 +64,37 @@ def test_without_one_the_faster_of_the_two_would_seem_the_slower() -> None:
     core = Core()
     narrow, wide = timed(WallClock(core.timer), core, 5e-6, 0.95 * 5e-6)
     assert min(wide) > max(narrow)
+
+
+def test_launches_that_each_follow_on_something_else_are_not_led_in() -> None:
+    core = Core()
+    put_back = [0]
+
+    def before() -> None:
+        put_back[0] += 1
+        core.launch(NARROW, 400e-6)
+
+    clock, run = WallClock(core.timer, LEAD_IN_S), Run(Kernel(core, WIDE, 5e-6), (), before)
+    clock.sample(run)
+    put_back[0] = 0
+    clock.sample(run)
+    assert put_back[0] == run.state["launches"] < 250
+
+
+def test_an_interruption_of_the_first_launch_does_not_make_it_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = Core()
+    kernel = Kernel(core, WIDE, 5e-6)
+    clock, run = WallClock(core.timer, LEAD_IN_S), Run(kernel, ())
+    launch, launched = kernel.launch, [0]
+
+    def interrupted(*args: Any) -> None:
+        launched[0] += 1
+        core.now_s += 12e-3 if launched[0] == 2 else 0.0
+        launch(*args)
+
+    monkeypatch.setattr(kernel, "launch", interrupted)
+    assert clock.sample(run).seconds > 10e-3
+    assert [clock.sample(run).seconds for _ in range(3)] == pytest.approx([5e-6] * 3, rel=1e-3)
 
 
 def test_long_launches_are_not_launched_twice_for_it() -> None:

@@ -12,7 +12,7 @@ from tunesmith import Config, Measured, Resources, Sample, Trial, autotune
 from tunesmith.core.outcome import Choice, choice_from_data, choice_to_data
 from tunesmith.core.stopping import Rule
 from tunesmith.errors import BadInput
-from tunesmith.measure.pick import pick, unfinished
+from tunesmith.measure.pick import pick, slowest_pace_s, unfinished
 from tunesmith.tuned import TunedKernel
 
 
@@ -163,6 +163,13 @@ def test_the_slowest_pace_counts_of_those_races_from_which_somebody_is_left_who_
     verdict = pick([trial("a", [1.0])])
     assert verdict is not None
     assert verdict.pace_s is None
+
+
+def test_the_pace_of_another_python_says_nothing_of_the_core() -> None:
+    mine = replace(trial("a", [1.0] * 9), pace_s=1e-6, soft={"python": "3.11"})
+    others = replace(trial("b", [1.5] * 9, at="then"), pace_s=2e-6, soft={"python": "3.10"})
+    assert slowest_pace_s(mine, [mine, others]) == 1e-6
+    assert slowest_pace_s(mine, [mine, replace(others, soft=mine.soft)]) == 2e-6
 
 
 def test_bad_options_are_named() -> None:

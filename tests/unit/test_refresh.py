@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from tunesmith.core.config import Config
 from tunesmith.core.key import Key
 from tunesmith.core.problem import Problem
 from tunesmith.journal import Journal
+from tunesmith.measure import pace as pace_module
 from tunesmith.options import options
 from tunesmith.store import Store, default_store
 from tunesmith.tracks import fresh_choice
@@ -32,7 +34,7 @@ from tunesmith.measure.pace import heard
 BLOCKS = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 TIMES = {block: 1.0 + i / 10 for i, block in enumerate(BLOCKS)}
 BROKEN = set()
-PACE = [1.0]
+PACE, LEAST = [1.0], [1.0]
 
 class Paced(ScriptedClock):  # says how fast the core is, times the least of all
     brief = BRIEF_ON_CPU
@@ -42,7 +44,7 @@ class Paced(ScriptedClock):  # says how fast the core is, times the least of all
         self.paces = []
 
     def sample(self, run):
-        heard(1e-7)
+        heard(1e-7 * LEAST[0])
         self.paces.append(1e-7 * PACE[0])
         return super().sample(run)
 
@@ -185,11 +187,12 @@ def test_another_look_that_is_disturbed_less_is_believed_though_little_faster(ta
 
 
 @pytest.mark.parametrize(
-    ("then", "pace", "said"),
-    [(2.0, 2.0, "held back by others at work on its core"), (1.2, 1.2, ""), (None, 1.0, "")],
-)
+    ("then", "now", "pace", "said"),
+    [(2.0, 1.0, 2.0, "held back by others at work on its core"), (1.2, 1.0, 1.2, ""), (None, 1.0, 1.0, ""),
+     (1.0, 2.0, 2.0, "held back by others at work on its core")],
+)  # fmt: skip
 def test_a_search_that_goes_on_counts_how_disturbed_it_was_before_it_was_killed(
-    target: str, monkeypatch: pytest.MonkeyPatch, then: float | None, pace: float, said: str
+    target: str, monkeypatch: pytest.MonkeyPatch, then: float | None, now: float, pace: float, said: str
 ) -> None:
     kernel, module = find_target(target), sys.modules["stale_kernels"]
     sample, module.TIMES[2], module.TIMES[4] = module.clock.sample, 1.005, 1.03
@@ -210,11 +213,13 @@ def test_a_search_that_goes_on_counts_how_disturbed_it_was_before_it_was_killed(
     assert [trial.pace_s for trial in trials] == pytest.approx([1e-7 * module.PACE[0]] * len(module.TIMES))
     if then is None:  # they were stored by an older version
         default_store().add_trials(kernel.key(n=8), [replace(t, pace_s=None) for t in trials], replace=True)
-    module.PACE[0] = 1.0
+    module.PACE[0], module.LEAST[0] = now, 0.95 * now  # all that the second process reads
     module.clock.asked.clear()
+    monkeypatch.setattr(pace_module, "_least", [math.inf])  # as in another process
     choice = kernel.tune(n=8, isolate=False).choice
     assert module.clock.timed == {Config(block=block) for block in (1, 2, 4)}  # the others had left
     assert (choice.pace_s, choice.conditions) == (pytest.approx(1e-7 * pace), said)
+    module.PACE[0] = 1.0
     found = kernel.look_again(n=8, isolate=False)
     assert (found.raced, found.after.pace_s) == (len(module.TIMES), pytest.approx(1e-7))
 

@@ -152,8 +152,8 @@ class Trial:
         checked: what its results were compared with, empty where they were not (see `Choice`).
         drift: how many times as long launches took in its race as in the first of its search, by who was in both.
         calls: what calls of it take back to back, `None` where that was not measured.
-        pace_s: how fast the CPU's core was around most samples of its race, as far as that was when it was stored, as
-            of a Choice.
+        pace_s: how fast the CPU's core was around most samples of its race, or of the part before the process was
+            killed; measured as of a Choice.
     """
 
     config: Config

@@ -21,15 +21,16 @@ from tunesmith.measure.pace import QuietMoments
 STRETCH_S = 1e-3
 #: ... and so many steps of the timer, so that one more or less is a tenth of the usual margin.
 STEPS = 1000
-#: ... but is never made of more launches than this, so that a kernel of 50 ns costs 0.2 ms a sample ...
+#: ... but is never made of more launches than this, so that a kernel of 50 ns costs 0.2 ms ...
 MOST_LAUNCHES = 4096
 #: ... or this, where a timer is too coarse to see so many.
 MOST_FOR_COARSE = 1 << 18
 #: A launch shorter than this is timed three times before it decides how many make a stretch: one of them may have
 #: been interrupted for a scheduler's time slice (4 to 10 ms), hardly all.
 INTERRUPTED_S = 10e-3
-#: A core that used no vectors of 512 bits a moment ago often runs them a fifth slower at first, for 0.2 to 1 ms (a Xeon
-#: of the fifth generation): behind a candidate without them one with them would seem up to 20 % slower than in use.
+#: A core that used no vectors of 512 bits a moment ago often runs them a fifth slower at first, mostly for less than a
+#: millisecond (a Xeon of the fifth generation): behind others, samples of them would be up to 20 % too long. That is no
+#: more than a hundredth, most of the time, of launches of INTERRUPTED_S and more.
 LEAD_IN_S = 1e-3
 
 
@@ -42,7 +43,8 @@ class WallClock:
     Args:
         timer: seconds since whenever.
         lead_in_s: of launches ahead of each stretch that are not timed, so that what was timed before does not matter.
-            At least one; none for launches of 10 ms and more.
+            At least one; none for launches of 10 ms and more, nor where each follows on something else, as arguments
+            are put back before it.
 
     Attributes:
         paces: how fast the core was around each sample so far, as `QuietMoments` has it.
@@ -75,14 +77,18 @@ class WallClock:
     def _sample(self, run: Run) -> Sample:
         launches = run.state.get("launches")
         if launches is None:
-            self._stretch(run, 1)
+            if "long" not in run.state:
+                self._stretch(run, 1)
             estimate = self._stretch(run, 1)
             if estimate >= max(INTERRUPTED_S, STEPS * self._step_s):  # long enough to be a sample
-                run.state["launches"] = 1
+                if run.state.get("long"):  # twice, so that it was no interruption
+                    run.state["launches"] = 1
+                run.state["long"] = True
                 return Sample(estimate)
             estimate = min(estimate, self._stretch(run, 1), self._stretch(run, 1))
             launches, lead_in = self._launches(run, estimate)
-            run.state["launches"], run.state["lead_in"] = launches, lead_in if estimate < INTERRUPTED_S else 0
+            run.state["launches"] = launches
+            run.state["lead_in"] = lead_in if estimate < INTERRUPTED_S and run.before is None else 0
         if lead_in := run.state.get("lead_in"):
             self._stretch(run, lead_in)
         return Sample(max(self._stretch(run, launches) / launches, SHORTEST_S))
@@ -96,7 +102,7 @@ class WallClock:
             one_s = self._stretch(run, launches) / launches
         one_s = max(one_s, SHORTEST_S)
         usual = min(MOST_LAUNCHES, math.ceil(STRETCH_S / one_s))
-        lead_in = min(MOST_LAUNCHES, math.ceil(self._lead_in_s / one_s))
+        lead_in = min(MOST_FOR_COARSE, math.ceil(self._lead_in_s / one_s))
         return max(1, usual, min(most, math.ceil(STEPS * self._step_s / one_s))), lead_in
 
     def _stretch(self, run: Run, launches: int) -> float:
@@ -121,7 +127,8 @@ class WallClock:
 
 
 def _lead_in_of(device: Device) -> float:
-    """Seconds that stretches are led in with: on Intel's cores with vectors of 512 bits, as it doubles the time."""
+    """Seconds that stretches are led in with: it doubles what brief launches cost, and only Intel's cores with vectors
+    of 512 bits are known to need it."""
     return LEAD_IN_S if "intel" in device.name.lower() and "avx512f" in device.arch.split() else 0.0
 
 

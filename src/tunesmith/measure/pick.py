@@ -59,10 +59,8 @@ class Verdict:
 
     @property
     def pace_s(self) -> float | None:
-        """How fast the core was around most samples of a race, as of `tunesmith.measure.pace`: the slowest of those, of
-        earlier searches too, from which somebody is left who may be the fastest; `None` where none says it."""
-        paces = [t.pace_s for t in (self.winner, *within_reach(self.ranking)) if t.pace_s is not None]
-        return max(paces, default=None)
+        """How fast the core was, as of `slowest_pace_s`."""
+        return slowest_pace_s(self.winner, self.ranking)
 
     @property
     def doubt(self) -> str:
@@ -158,6 +156,16 @@ def apart(trials: Sequence[Trial], margin: float = MARGIN, incumbent: Config | N
     deciding = [*near, *[t for t in ranking if t.trial.config == incumbent and t not in near]]
     met = all(t is fastest or len(t.shared_with(fastest)) >= 2 for t in deciding)
     return [] if met else [t.trial.config for t in deciding]
+
+
+def slowest_pace_s(winner: Trial, trials: Iterable[Trial]) -> float | None:
+    """How fast the core was in the most disturbed of the races that have left a Trial of somebody who may be the
+    fastest, earlier searches' too: its `Trial.pace_s`, or `None` where none says it.
+
+    Other versions of Python run the loop that is timed for it at other speeds: their Trials do not count.
+    """
+    near = (winner, *(trial for trial in within_reach(trials) if trial.soft.get("python") == winner.soft.get("python")))
+    return max((trial.pace_s for trial in near if trial.pace_s is not None), default=None)
 
 
 def within_reach(trials: Iterable[Trial]) -> list[Trial]:
