@@ -139,9 +139,10 @@ def _sweep_cpu(result: Result) -> list[str]:
     return [
         f"{summary['problems']} problems took two workers {summary['wall_local_s']:.0f} s locally and "
         f"{summary['wall_ray_s']:.0f} s on Ray, choices timed again included; "
-        f"{percent(summary['same_or_tied'])} of the choices are the same or tied, as of two local sweeps "
-        f"{percent(summary['again_same_or_tied'])} are. Killed ten times and resumed, it measured "
-        f"{summary['measured_twice']} Trials of finished races twice and left {summary['left_undone']} problems undone."
+        f"{percent(summary['same_or_tied'])} of the choices are the same or tied, "
+        f"{percent(summary['within_3_percent'])} within 3 %. Killed ten times and resumed, it chose the same or a tie "
+        f"in {percent(summary['killed_same_or_tied'])}, measured {summary['measured_twice']} Trials of finished races "
+        f"twice and left {summary['left_undone']} problems undone."
     ]
 
 
