@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -117,6 +118,22 @@ def settled(
     """The shorter launch for calls like one; `None` where there is none."""
     settle: Settle | None = getattr(launch, "settled", None)
     return None if settle is None else settle(args, otherwise, turned)
+
+
+#: (args of a call) → the same launch on these arguments, again and again, checked once
+Bind: TypeAlias = "Callable[[Sequence[Any]], Callable[[], Any]]"
+
+
+def binding(launch: Callable[..., Any], bind: Bind) -> Callable[..., Any]:
+    """Say of a launch how arguments are checked and converted once, for many launches on them."""
+    cast(Any, launch).bound = bind
+    return launch
+
+
+def bound(launch: Callable[..., Any], args: Sequence[Any]) -> Callable[[], Any]:
+    """The launch on these arguments; without their checks, where that was said of it."""
+    bind: Bind | None = getattr(launch, "bound", None)
+    return partial(launch, *args) if bind is None else bind(args)
 
 
 @dataclass(frozen=True, slots=True)

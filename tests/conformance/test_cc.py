@@ -13,9 +13,11 @@ import pytest
 
 from tunesmith import Config, Problem
 from tunesmith.backends import c_compiler, cc, describe
+from tunesmith.backends.call import CallExecutable
 from tunesmith.conformance import KernelConformance, ready
 from tunesmith.errors import BadInput, CompileFailed, MissingEngine, SpaceError, TunesmithWarning
-from tunesmith.kernel import Kernel
+from tunesmith.kernel import Kernel, Run, bound
+from tunesmith.measure.clock import WallClock
 from tunesmith.options import options
 
 np = pytest.importorskip("numpy")
@@ -498,3 +500,35 @@ def test_a_tensor_without_storage_is_refused() -> None:
 
     with pytest.raises(BadInput, match="its storage was freed"):
         launch(freed, 8)
+
+
+# --- bound -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_bound_launch_does_what_a_launch_does_without_looking_at_its_arguments_again(threads: int) -> None:
+    x, y = np.arange(1001, dtype=np.float32), np.empty(1001, np.float32)
+    args = [x, y, 2.0, np.int64(1001)]
+    again = bound(ready(saxpy(), Config(STEP=8, threads=threads), args).launch, args)
+    for start in (0, 7):  # of what lies there when it is launched
+        x += start
+        y[:] = 0
+        again()
+        np.testing.assert_array_equal(y, 2 * x + 1)
+
+
+def test_what_cannot_be_launched_cannot_be_bound() -> None:
+    x, y = np.arange(1001, dtype=np.float32), np.empty(1001, np.float32)
+    executable = ready(saxpy(), Config(STEP=8), [x, y, 2.0, 1001])
+    for args, why in (([x, y, 2.0], "takes 4"), ([x, y.astype(float), 2.0, 1001], "dtype"), ([x, y, 2.0, 9], "shape")):
+        with pytest.raises(BadInput, match=why):
+            bound(executable.launch, args)
+
+
+def test_a_kernel_of_half_a_microsecond_is_not_timed_with_the_checks_of_its_arguments() -> None:
+    args = [np.ones(8, np.float32), np.empty(8, np.float32), 2.0, 8]
+    executable = ready(saxpy(), Config(STEP=8), args)
+    whole = CallExecutable(Config(), lambda *args: executable.launch(*args))  # it says nothing of being bound
+    clock, kernel, whole = WallClock(), Run(executable, args), Run(whole, args)
+    pairs = [(clock.sample(kernel).seconds, clock.sample(whole).seconds) for _ in range(9)]
+    assert sorted(one / other for one, other in pairs)[4] < 0.6  # 0.15 to 0.25 where it was written

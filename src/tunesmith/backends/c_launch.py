@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 from tunesmith.backends.c_source import Parameter, Prototype
 from tunesmith.core.config import KnobValue
 from tunesmith.errors import BadInput, unknown
+from tunesmith.kernel import binding
 from tunesmith.workers import run_slices
 
 #: A size: a number, the name of a parameter or knob, or a function of parameters and knobs by name.
@@ -54,13 +55,17 @@ def launcher(
     shaped = [(position[name], _shape(shape, prototype, knobs)) for name, shape in shapes.items()]
     count, units = len(parameters), _size(work, prototype, knobs) if work is not None else None
 
-    def launch(*args: Any) -> None:
+    def values_of(args: Sequence[Any]) -> list[Any]:
         if len(args) != count:
             raise BadInput(f"{prototype.name} takes {count} arguments ({', '.join(position)}), got {len(args)}")
         values = [read(arg) for read, arg in zip(readers, args, strict=True)]
         for i, shape in shaped:
             if args[i].shape != shape(values):
                 raise _wrong_shape(parameters[i].name, args[i], shape(values), shapes)
+        return values
+
+    def launch(*args: Any) -> None:
+        values = values_of(args)
         if units is None:
             function(*values)
         elif threads == 1:
@@ -68,7 +73,15 @@ def launcher(
         else:
             run_slices(partial(function, *values), _whole(units(values), work), threads)
 
-    return launch
+    def bind(args: Sequence[Any]) -> Callable[[], None]:
+        values = values_of(args)
+        whole = [] if units is None else [0, _whole(units(values), work)]
+        if threads > 1 and units is not None:
+            return partial(run_slices, partial(function, *values), whole[1], threads)
+        given = zip(function.argtypes, [*values, *whole], strict=True)
+        return partial(function, *[kind(value) if isinstance(value, (int, float)) else value for kind, value in given])
+
+    return binding(launch, bind)
 
 
 def _wrong_shape(name: str, array: Any, expected: tuple[int, ...], shapes: Mapping[str, tuple[Size, ...]]) -> BadInput:

@@ -12,7 +12,7 @@ from tunesmith.core.outcome import Sample
 from tunesmith.core.stats import SHORTEST_S
 from tunesmith.core.stopping import BRIEF_ON_CPU, ROUNDS, SCREENS_OF_CPU
 from tunesmith.errors import BadInput, MissingEngine, unknown
-from tunesmith.kernel import Clock, Run
+from tunesmith.kernel import Clock, Run, bound
 from tunesmith.measure.gpu_clock import EventClock
 from tunesmith.measure.graph_clock import GraphClock
 from tunesmith.measure.pace import QuietMoments
@@ -66,7 +66,7 @@ class WallClock:
     def protocol_of(lead_in_s: float) -> str:
         """How such a Clock times: part of a Key."""
         led = f"-led-{lead_in_s * 1e3:g}ms" if lead_in_s else ""
-        return f"wall-hot-{STRETCH_S * 1e3:g}ms{led}/1"
+        return f"wall-hot-{STRETCH_S * 1e3:g}ms{led}/2"
 
     def sample(self, run: Run) -> Sample:
         before_s, start = self._moments.wait(), perf_counter()
@@ -108,22 +108,27 @@ class WallClock:
     def _stretch(self, run: Run, launches: int) -> float:
         if run.before is not None:
             return math.fsum(self._alone(run) for _ in range(launches))
-        launch, args = run.executable.launch, run.args
-        timer = self._timer
+        launch, timer = _launch_of(run), self._timer
         start = timer()
         for _ in range(launches):
-            launch(*args)
+            launch()
         return timer() - start
 
     def _alone(self, run: Run) -> float:
         """One launch, with what has to be put back before it left out."""
         assert run.before is not None
+        launch, timer = _launch_of(run), self._timer
         run.before()
-        launch, args = run.executable.launch, run.args
-        timer = self._timer
         start = timer()
-        launch(*args)
+        launch()
         return timer() - start
+
+
+def _launch_of(run: Run) -> Callable[[], Any]:
+    """What is timed: arguments are checked before, as that takes many times as long as a small kernel of C."""
+    if "launch" not in run.state:
+        run.state["launch"] = bound(run.executable.launch, run.args)
+    return run.state["launch"]
 
 
 def _lead_in_of(device: Device) -> float:
