@@ -150,6 +150,54 @@ def disturbed(n: int, *, a: int) -> None:
     """What it does is not looked at."""
 
 
+def placed_s(config: Config) -> float:
+    """In the process of the search `a=2` seems to be the fastest; `a=4` is, by 2 %, in all others. `a=1` never is."""
+    [n] = IN_HAND
+    return {1: 1.04e-3, 2: 1e-3, 4: 1.01e-3 if LOOKS[n] == 1 else 0.98e-3}[int(config["a"])]
+
+
+@tunesmith.autotune(
+    configs=[{"a": a} for a in (1, 2, 4)], key=["n"], clock=DisturbedClock(placed_s), make_inputs=looked_at,
+    isolate=False,
+)  # fmt: skip
+def placed(n: int, *, a: int) -> None:
+    """What it does is not looked at."""
+
+
+class QuietClock(ScriptedClock):
+    """Its samples are brief and never disturbed."""
+
+    brief = BRIEF_ON_CPU
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.paces: list[float] = []
+
+    def sample(self, run: Any) -> Any:
+        pace.heard(QUIET_PACE_S)
+        self.paces.append(QUIET_PACE_S)
+        return super().sample(run)
+
+
+def processes() -> Path:
+    return Path(os.environ["TUNESMITH_CACHE_DIR"]) / "processes"
+
+
+def alike_s(config: Config) -> float:
+    """In every other process `a=2` takes 3 % more than `a=1`, and in those between 3 % less."""
+    odd = len({line.split()[1] for line in processes().read_text().splitlines()}) % 2
+    return 1e-3 * (1.0 if config["a"] == 1 else 1.03 if odd else 0.97)
+
+
+@tunesmith.autotune(
+    configs=[{"a": a} for a in (1, 2)], key=["n"], clock=QuietClock(alike_s, noise=1e-3), make_inputs=inputs
+)
+def alike(n: int, *, a: int) -> None:
+    """Its processes say who they are."""
+    with open(processes(), "a") as file:
+        file.write(f"{n} {os.getpid()}\n")
+
+
 def advise(subject: Subject, solved: Sequence[Solved]) -> Advice | None:
     """The neighbour's choice and one launch: nothing else has its turn. The first problem has no neighbour."""
     if not solved:

@@ -150,7 +150,7 @@ def _raced(
         return replace(found, fate="kept")
     state.held = False
     state.commit()
-    return _concluded(found, verdict, state)
+    return concluded(found, verdict, state, state.trials.get(before.config))
 
 
 def _no_end(verdict: Verdict | None, configs: Sequence[Config], trials: Sequence[Trial], looks: bool) -> str:
@@ -163,8 +163,15 @@ def _no_end(verdict: Verdict | None, configs: Sequence[Config], trials: Sequence
     return "; ".join(reasons) or "the budget ended before anything was measured"
 
 
-def _concluded(found: Refreshed, verdict: Verdict, state: Evaluation) -> Refreshed:
-    """Store who has won."""
+def concluded(
+    found: Refreshed, verdict: Verdict, state: Evaluation, old: Trial | None, doubt: str | None = None
+) -> Refreshed:
+    """Store who has won.
+
+    Args:
+        old: what is known now of the Config that was in use.
+        doubt: the verdict's, in other words.
+    """
     key, before, winner = found.key, found.before, verdict.winner
     assert isinstance(winner.outcome, Measured)
     rival = next((t for t in verdict.ranking if t is not winner), None)
@@ -174,7 +181,7 @@ def _concluded(found: Refreshed, verdict: Verdict, state: Evaluation) -> Refresh
         before, config=winner.config, median_s=winner.outcome.median_s, runner_up=rival.config if rival else None,
         ratio=None if rival_s is None else rival_s / winner.outcome.median_s, ties=verdict.ties,
         measured_at=exact if exact != key.problem else None, within=verdict.within,
-        confidence=verdict.confidence, doubt=verdict.doubt, searched_at=state.at,
+        confidence=verdict.confidence, doubt=verdict.doubt if doubt is None else doubt, searched_at=state.at,
         conditions=conditions(verdict, state), pace_s=verdict.pace_s,
         called=_called(verdict, before, state), calls=of_calls(verdict, state),
     )  # fmt: skip
@@ -182,7 +189,6 @@ def _concluded(found: Refreshed, verdict: Verdict, state: Evaluation) -> Refresh
         state.store.put_choice(key, after, dict(key.soft))
     same = winner.config == before.config
     fate: Fate = "kept" if same and after.called == before.called else "changed"
-    old = state.trials.get(before.config)
     ratio = None if same else side_by_side(winner, old)
     why = f"{before.config!r}: {old.outcome.reason}" if old and isinstance(old.outcome, Failed) else ""
     return replace(found, fate=fate, after=after, ratio=ratio, why=why, store_s=state.store_s)

@@ -307,6 +307,12 @@ def keep_workers() -> None:
     _keeping[:] = [True]
 
 
+def end_spare_worker() -> None:
+    """The next search's candidates run in a new process."""
+    while _spare:
+        _spare.pop().end()
+
+
 class Ending(Protocol):
     """A search: how long it has."""
 

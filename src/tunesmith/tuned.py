@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 from tunesmith import inputs, missed, tracks
 from tunesmith.binaries import Binaries, job_for
+from tunesmith.confirm import Confirmed, Visits
 from tunesmith.core.config import Config
 from tunesmith.core.device import Device
 from tunesmith.core.key import Key
@@ -263,6 +264,24 @@ class TunedKernel:
         """
         self._offline.refuse_to_measure("looked at again")
         return self._offline.look_again(self._isolation.of(self.subject(*args, **kwargs), isolate), budget_s)
+
+    def confirm(
+        self, *args: Any, visits: Visits, budget_s: float | None = None, isolate: bool | None = None, **kwargs: Any
+    ) -> Confirmed | None:
+        """Time those that may be the fastest for a call's arguments once more; all processes that have done so decide
+        which is chosen. `None` where nothing is stored.
+
+        For a CPU, where each process makes another one the fastest by a little.
+
+        Args:
+            visits: what other processes have found.
+            budget_s, isolate: as of `look_again`.
+
+        Raises:
+            BadInput, Busy: as of `look_again`.
+        """
+        self._offline.refuse_to_measure("confirmed")
+        return self._offline.confirm(self._isolation.of(self.subject(*args, **kwargs), isolate), visits, budget_s)
 
     def verify(self, *args: Any, **kwargs: Any) -> Verification:
         """Check the results of the Config that is known for a call against the reference's; times nothing.

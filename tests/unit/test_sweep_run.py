@@ -21,6 +21,7 @@ from tests import swept
 import tunesmith
 from tunesmith import Config, Measured, missed
 from tunesmith.cli import main
+from tunesmith.confirm import FEWEST, MOST
 from tunesmith.errors import LookupMiss
 from tunesmith.options import options
 from tunesmith.store import default_store
@@ -255,7 +256,7 @@ def scale(n, *, a):
 
 
 def test_what_a_disturbed_race_has_chosen_is_found_out_by_a_later_one_that_is_not(sweep: Sweep) -> None:
-    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    device = ("--devices", f"cpu:{usable_cores()[0]}", "--looks", "3")
     sizes = [6, 4, 3, 2, 1]
     code, answer = sweep("disturbed", sizes, *device)
     assert (code, by_size(answer, "config")) == (0, {n: {"a": 4} for n in sizes})
@@ -302,6 +303,47 @@ def test_another_look_is_made_no_more_often_than_is_wanted(sweep: Sweep, tmp_pat
     assert by_size(answer, "looks") == {4: 1}  # so many, and no more
     code, answer = sweep("scale", [5], *device)
     assert by_size(answer, "looks") == {5: 1}  # its clock does not say that its samples may be disturbed
+
+
+def test_what_one_process_has_chosen_is_outvoted_by_others(sweep: Sweep) -> None:
+    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    code, answer = sweep("placed", [2, 5], *device)
+    assert (code, by_size(answer, "config")) == (0, {2: {"a": 4}, 5: {"a": 4}})
+    assert by_size(answer, "looks") == {2: 1 + FEWEST, 5: 1 + FEWEST}  # no noise: so many say it beyond doubt
+    assert (by_size(answer, "changed"), by_size(answer, "open")) == ({2: 1, 5: 1}, {2: False, 5: False})
+    stored = [default_store().choice(key) for key in default_store().keys("placed")]
+    assert [one and one.choice.config for one in stored] == [Config(a=4)] * 2
+    code, answer = sweep("placed", [2, 5], *device, "--resume")
+    assert (code, by_size(answer, "looks")) == (0, {2: 1 + FEWEST, 5: 1 + FEWEST})
+
+
+def test_a_killed_sweep_goes_on_with_what_processes_have_said(sweep: Sweep) -> None:
+    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    sweep("placed", [2], *device)
+    [file] = (options().cache_dir / "sweeps").glob("*.jsonl")
+    lines = [line for line in file.read_bytes().splitlines(keepends=True) if line.strip()]
+    assert [len(json.loads(line)["result"]["visits"]) for line in lines] == list(range(1 + FEWEST))
+    file.write_bytes(b"".join(lines[:3]))
+    code, answer = sweep("placed", [2], *device, "--resume")
+    assert (code, by_size(answer, "config"), by_size(answer, "open")) == (0, {2: {"a": 4}}, {2: False})
+    lines = [line for line in file.read_bytes().splitlines() if line.strip()]
+    results = [json.loads(line)["result"] for line in lines]
+    assert [len(one["visits"]) for one in results] == list(range(1 + MOST))  # the third says otherwise: all are heard
+    assert [len(one["rivals"]) for one in results] == [3, 3, 3, 3, 2, 1]  # who is slower in all has left
+    assert all(len(mine) == len(one["rivals"]) for one in results for mine in one["visits"])
+    assert [mine[-1] for mine in results[3]["visits"][:2]] == [mine[-1] for mine in results[2]["visits"]]
+
+
+def test_another_process_is_asked_each_time(sweep: Sweep) -> None:
+    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    code, answer = sweep("alike", [2, 5], *device)
+    assert code == 0
+    looks = by_size(answer, "looks")
+    said = (options().cache_dir / "processes").read_text().splitlines()
+    for n in (2, 5):
+        assert looks[n] == 1 + MOST
+        assert len({line for line in said if line.startswith(f"{n} ")}) == looks[n]
+    assert len({line.split()[1] for line in said}) == 1 + MOST  # both in the same ones
 
 
 def test_a_killed_sweep_goes_on_with_the_looks_that_were_left(sweep: Sweep, tmp_path: Path) -> None:

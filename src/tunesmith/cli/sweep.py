@@ -57,7 +57,7 @@ AdviserOption: TypeAlias = Annotated[
 LooksOption: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        "--looks", metavar="N", help="Races at most of a close choice made while others used its core, on CPUs (3)."
+        "--looks", metavar="N", help="Races at most of a close choice on a CPU, most in processes of their own (8)."
     ),
 ]
 
@@ -250,6 +250,6 @@ def _data(outcome: Outcome, took_s: float, devices: Sequence[str]) -> dict[str, 
 
 def _result(task: Task, result: Result) -> dict[str, Any]:
     fields = asdict(result)
-    for name in ("row", "key", "soft"):
+    for name in ("row", "key", "soft", "rivals", "visits"):
         del fields[name]
     return {"kernel": task.kernel, "problem": task.problem, **fields, "error": result.error or None}

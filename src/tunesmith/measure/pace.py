@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any, cast
 
 from tunesmith.core.stats import median
@@ -22,8 +22,8 @@ SHARED = 1.45
 _MOST_OF = 0.8
 #: Waited for a quiet moment: at first, so many times what quiet samples took since, and never more at once.
 _FIRST_S, _EARNED, _MOST_S = 0.1, 1.0, 0.5
-#: ... where it may be waited for long, it is looked for so often, and has held for so many readings
-_BETWEEN_S, _HELD = 0.01, 5
+#: ... where it may be waited for long, it has held for so long
+_HELD_S = 0.02
 #: Read for so long by a process that begins, a core that others leave and come back to is seen quiet at some time.
 _AT_FIRST_S = 0.1
 
@@ -56,9 +56,7 @@ def known_least_pace_s() -> float | None:
 
 def least_at_first_s() -> float | None:
     """The least of a process that has measured nothing yet: it reads for 0.1 s."""
-    start = perf_counter()
-    while perf_counter() - start < _AT_FIRST_S:
-        pace_s()
+    _readings(_AT_FIRST_S)
     return known_least_pace_s()
 
 
@@ -73,19 +71,27 @@ def is_shared(seconds: float | None, least_s: float | None = None) -> bool:
 
 
 def quiet_within(most_s: float) -> tuple[bool, float]:
-    """Wait until nobody else has been at work on the core for a while: (whether it came to that, the seconds that were
-    waited).
+    """Wait until nobody else is at work on the core: (whether it came to that, the seconds that were waited).
+
+    It reads all the time: right after a sleep the loop takes up to twice its least on a virtual machine, others or not.
 
     Args:
-        most_s: no longer than that, or until what is quiet then has held for a while.
+        most_s: no longer than that, but for one stretch.
     """
-    start, held = perf_counter(), 0
+    start = perf_counter()
     while True:
-        held = 0 if is_shared(pace_s()) else held + 1
+        quiet = not is_shared(pace_of_most(_readings(_HELD_S)))
         waited_s = perf_counter() - start
-        if held >= _HELD or (not held and waited_s >= most_s):
-            return held > 0, waited_s
-        sleep(_BETWEEN_S)
+        if quiet or waited_s >= most_s:
+            return quiet, waited_s
+
+
+def _readings(seconds: float) -> list[float]:
+    """All that fit into so many seconds, and at least one."""
+    until, found = perf_counter() + seconds, [pace_s()]
+    while perf_counter() < until:
+        found.append(pace_s())
+    return found
 
 
 def paces_of(clock: object) -> Sequence[float]:

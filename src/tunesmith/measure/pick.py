@@ -168,14 +168,14 @@ def slowest_pace_s(winner: Trial, trials: Iterable[Trial]) -> float | None:
     return max((trial.pace_s for trial in near if trial.pace_s is not None), default=None)
 
 
-def within_reach(trials: Iterable[Trial]) -> list[Trial]:
-    """The fastest first, whichever of them left their race early: it may have been disturbed."""
+def within_reach(trials: Iterable[Trial], reach: float = REACH) -> list[Trial]:
+    """Those that took up to so many times as long as the fastest, in order, whichever of them left their race early."""
     levels = [
         (level, trial) for trial in trials
         if (level := trial.level_s) is not None
         and isinstance(trial.outcome, Measured) and len(trial.outcome.samples) >= ENOUGH
     ]  # fmt: skip
-    limit = REACH * min((level for level, _ in levels), default=0.0)
+    limit = reach * min((level for level, _ in levels), default=0.0)
     return [trial for level, trial in sorted(levels, key=lambda one: one[0]) if level <= limit]
 
 

@@ -141,7 +141,7 @@ class SweepProgress:
                 parts.append(f"{spent((self.of_all - self.done) * took_s / fresh)} left")
         if self.looked_at:
             left = f", {self.left_to_look:,} left" if self.left_to_look else ""
-            parts.append(f"{count(self.looked_at, 'disturbed one')} timed again{left}")
+            parts.append(f"{self.looked_at:,} timed again{left}")
         return "; ".join(parts)
 
     def _show(self) -> None:
@@ -250,6 +250,8 @@ def sweep_line(outcome: Outcome, took_s: float, n_workers: int) -> str:
     again = f", {len(looked):,} timed again later ({changed:,} changed)" if looked else ""
     disturbed = sum(result.again for result in results)
     again += f", {disturbed:,} chosen while others used the core" if disturbed else ""
+    left = sum(result.open and not result.again for result in results)
+    again += f", {left:,} not confirmed in other processes yet" if left else ""
     return (
         f"{count(len(results), 'problem')} on {count(n_workers, 'device')} in {spent(took_s)}: {said}{again}; "
         f"{count(tried, 'Config')} tried, {spent(compiling)} compiling and {spent(measuring)} measuring in all"

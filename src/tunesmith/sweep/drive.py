@@ -91,6 +91,15 @@ class Outcome:
         )
 
 
+#: what problems of one key have in common
+_OF_THE_KEY = "config", "median_s", "ties", "pace_s", "rivals", "visits", "open"
+
+
+def _left(result: Result) -> Result:
+    """It is not looked at any more in this run."""
+    return replace(result, again=False, open=False)
+
+
 class Sweep:
     """One run of a sweep.
 
@@ -100,7 +109,7 @@ class Sweep:
         done: where to note what is done.
         before: what an earlier run has done, by device's identity.
         retry: whether what killed its workers then is tried again.
-        looks: races at most of a problem whose samples may have been disturbed, the search's own counted.
+        looks: races at most of a problem with brief samples on a CPU, the search's own counted.
     """
 
     def __init__(
@@ -137,7 +146,7 @@ class Sweep:
         for use in self._uses.values():
             use.close(time.monotonic() - start)
         results = [
-            (task, replace(result, again=self._queue.is_doubtful(result)) if result.again else result)
+            (task, replace(result, again=self._queue.is_disturbed(result)) if result.again else result)
             for (task, _), result in self._results.items()
         ]
         return Outcome(
@@ -218,7 +227,8 @@ class Sweep:
 
     def _bounded(self, result: Result) -> Result:
         """It is looked at no more often than is wanted."""
-        return replace(result, again=result.again and result.looks < self._looks)
+        more = result.looks < self._looks
+        return replace(result, again=result.again and more, open=result.open and more)
 
     def _work(self, number: int, name: str, identity: str, worker: Worker) -> bool:
         """Give a worker tasks until there are none; `False` when it is lost."""
@@ -229,7 +239,7 @@ class Sweep:
             before = self._results.get((task, identity))
             if before is not None:
                 if not self._queue.is_doubtful(before):  # what shares its key was looked at meanwhile
-                    self._queue.done(number, identity, replace(before, again=False))
+                    self._queue.done(number, identity, _left(before))
                     continue
                 before = replace(before, least_pace_s=self._queue.least_pace_s(identity))
             self._tell("began", name, task)
@@ -254,7 +264,7 @@ class Sweep:
             self._keep(name, task, result.row)
             if before is not None and result.fate == "failed":  # it may come to something when the sweep goes on
                 self._tell("trouble", name, f"{task.title}: {result.error}; {STANDS}")
-                result = replace(before, again=False)
+                result = _left(before)
             else:
                 result = result if before is None else result.after(before)
                 self._note(name, task, result)
@@ -268,7 +278,7 @@ class Sweep:
         """A worker's core was never quiet: what was chosen stands, until the sweep goes on."""
         waited = replace(before, **{**dict.fromkeys(SECONDS, 0.0), "wait_s": waited_s})
         self._uses[name].ended(waited, took_s, anew=False)
-        self._queue.done(number, before.device, replace(before, again=False))
+        self._queue.done(number, before.device, _left(before))
         self._tell("put_off", name, task, self._queue.to_look(before.device))
 
     def _lost(self, number: int, name: str, identity: str, task: Task, error: Lost) -> None:
@@ -314,7 +324,7 @@ class Sweep:
 
     def _of_the_same_key(self, task: Task, result: Result) -> list[tuple[Task, Result]]:
         """What else, of the same bucket say, has the Choice that was looked at again: it has this one now."""
-        now: dict[str, Any] = {name: getattr(result, name) for name in ("config", "median_s", "ties", "pace_s")}
+        now: dict[str, Any] = {name: getattr(result, name) for name in _OF_THE_KEY}
         found = [
             (other, replace(old, **now)) for (other, device), old in self._results.items()
             if other != task and device == result.device and old.key == result.key

@@ -45,9 +45,13 @@ class _Lane:
     again: list[tuple[Task, Result, int | None]] = field(default_factory=list["tuple[Task, Result, int | None]"])
     least_pace_s: float = math.inf
 
+    def is_disturbed(self, result: Result) -> bool:
+        """Whether others were at work on the core, and another Config may be the fastest without them."""
+        return result.again and is_shared(result.pace_s, self.least_pace_s)
+
     def is_doubtful(self, result: Result) -> bool:
         """Whether another look at it may name another Config."""
-        return result.again and is_shared(result.pace_s, self.least_pace_s)
+        return result.open or self.is_disturbed(result)
 
     def heard(self, least_pace_s: float | None) -> None:
         if least_pace_s is not None:
@@ -90,7 +94,7 @@ class Queue:
             lane.heard(least_pace_s)
             for task, result in taken.items():
                 lane.heard(result.least_pace_s)
-                if result.again:
+                if result.again or result.open:
                     lane.again.append((task, result, None))
             return list(taken.items())
 
@@ -127,7 +131,7 @@ class Queue:
             else:
                 lane.finished.add(task)
                 lane.heard(result.least_pace_s)
-                if result.again:
+                if result.again or result.open:
                     lane.again.append((task, result, worker))
             self._changed.notify_all()
 
@@ -155,6 +159,11 @@ class Queue:
         """Whether another look at what came to an end on a device may name another Config, as far as is known now."""
         with self._changed:
             return self._lanes[result.device].is_doubtful(result)
+
+    def is_disturbed(self, result: Result) -> bool:
+        """Whether others were at work on the core when it was measured, as far as is known now."""
+        with self._changed:
+            return self._lanes[result.device].is_disturbed(result)
 
     def least_pace_s(self, identity: str) -> float | None:
         """The least that any worker on devices of a kind has read; `None` where none has."""

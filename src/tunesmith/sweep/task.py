@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import NoneType
 from typing import Any, Literal, TypeAlias, get_args
@@ -68,6 +68,8 @@ class Result:
             `tunesmith.measure.pace`. least_pace_s: the least that its worker knew.
         looks: how many races have named the Config, the search's own counted. changed: how many of the others named
             another than the race before. again: whether one more may, if others were at work on the core.
+        rivals: of which Configs one may be the fastest in other processes, and another one in this. visits: of each
+            process that has timed them since, what each took. open: whether one more is to.
         error: why it failed. deadly: whether its workers died of it.
         key: of the Choice. soft: the versions it was found under.
         row: what the worker's store has of the key, where that is not the driver's.
@@ -92,6 +94,9 @@ class Result:
     looks: int = 1
     changed: int = 0
     again: bool = False
+    rivals: Sequence[Mapping[str, Any]] = field(default_factory=list[Mapping[str, Any]])
+    visits: Sequence[Sequence[float]] = field(default_factory=list[Sequence[float]])
+    open: bool = False
     error: str = ""
     deadly: bool = False
     key: Mapping[str, Any] | None = None
@@ -128,5 +133,6 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(SECONDS, (int, float)),
     "config": (dict, NoneType), "key": (dict, NoneType), "soft": (dict,),
     **dict.fromkeys(("median_s", "pace_s", "least_pace_s"), (int, float, NoneType)),
-    **dict.fromkeys(("deadly", "again"), (bool,)),
+    **dict.fromkeys(("deadly", "again", "open"), (bool,)),
+    **dict.fromkeys(("rivals", "visits"), (list,)),
 }  # fmt: skip

@@ -31,16 +31,16 @@ from tunesmith.events import Compiled, Event, Sampled, Started, Summary, watched
 from tunesmith.journal import Journal
 from tunesmith.measure.canary import device_trouble
 from tunesmith.measure.failure import attempt
-from tunesmith.measure.pace import heard, known_least_pace_s, least_at_first_s, quiet_within
+from tunesmith.measure.pace import heard, is_shared, known_least_pace_s, least_at_first_s, quiet_within
 from tunesmith.options import options
-from tunesmith.remote import keep_workers
+from tunesmith.remote import end_spare_worker, keep_workers
 from tunesmith.store import default_store
 from tunesmith.store.exchange import entry_text
 from tunesmith.store.place import host
 from tunesmith.subject import Subject
 from tunesmith.sweep.advice import Advice, Named, advice_for, adviser_at
 from tunesmith.sweep.devices import usable_cores
-from tunesmith.sweep.looks import is_close, looked_again
+from tunesmith.sweep.looks import is_close, looked_again, opened
 from tunesmith.sweep.task import GONE, STILL_SHARED, Result, Task
 from tunesmith.tuned import TunedKernel
 from tunesmith.worker import kernel_at
@@ -63,6 +63,7 @@ class _Work:
         retry: whether what failed before is tried again. send: whether the driver has another store.
         warned: what the driver was told once. key: of the latest search.
         is_torchs: whether its device is a GPU that torch sees, which can be asked how it is.
+        looks: how many races there had been of what was looked at last.
         patience_s: so long it may still wait for its core to be quiet: as long in all as it has measured. counted: the
             tasks whose measuring that is.
     """
@@ -79,6 +80,7 @@ class _Work:
     is_torchs: bool = False
     patience_s: float = 0.0
     counted: set[str] = field(default_factory=set[str])
+    looks: int = 0
 
     def kernel(self, target: str) -> TunedKernel:
         if target not in self.kernels:
@@ -244,6 +246,9 @@ def _tuned(work: _Work, task: Task, tell: Tell, seen: Result | None) -> Result:
         return replace(failed, error=f"its inputs lie on {there.identity}, and this worker's device is {work.identity}")
     if seen is not None:
         work.key = subject.key
+        if seen.looks != work.looks:  # all that is looked at for the second time meets in one process, and so on
+            work.looks = seen.looks
+            end_spare_worker()
         with watched(_Listener(subject.key, tell, [])):
             found = looked_again(kernel, arguments, seen, task.budget_s, _isolated(kernel, arguments))
         return replace(found, row=_row(work, subject.key))
@@ -289,7 +294,10 @@ def _searched(
     work.counted.add(task.digest)
     if result.fate != "tuned" or summary is None or summary.choice is None:
         return result
-    return replace(result, again=is_close(summary.choice, kernel.clock(subject.device)))
+    if not is_close(summary.choice, kernel.clock(subject.device)):
+        return result
+    result = replace(result, again=True)
+    return result if is_shared(result.pace_s) else opened(result, default_store().trials(key))
 
 
 def _isolated(kernel: TunedKernel, arguments: Mapping[str, Any]) -> bool:
