@@ -5,7 +5,7 @@
 Softmax, matrix product and convolution in C, of tiny sizes, most knobs held (9 to 20 configurations), measured in
 earnest by two workers, each on a core of its own. At the end, as in every such sweep, close choices that were made
 while others were at work on the core are raced again, and those near the fastest are timed in up to five other
-processes. Where no quiet moment came for some, the sweep goes on with --resume, five times at most; `unconfirmed` is
+processes. Where no quiet moment came for some, the sweep goes on with --resume, twice at most; `unconfirmed` is
 what is left of the three sweeps then.
 
 `local` and `ray` sweep all of it into an empty store each. Their choices agree where they are the same configuration or
@@ -74,7 +74,7 @@ DEVICES = ",".join(f"cpu:{core}" for core in CORES)
 MARGIN, NEARLY = 1.01, 1.03
 PROCESSES, APART_S = 8, 5.0
 #: so often a sweep goes on that found no quiet moment for some of its problems
-RESUMES = 5
+RESUMES = 2
 COUNTED = "same_or_tied", "of_all_same_or_tied", "within_3_percent"
 
 
