@@ -138,7 +138,7 @@ def _sweep_cpu(result: Result) -> list[str]:
     summary = result["summary"]
     return [
         f"{summary['problems']} problems took two workers {summary['wall_local_s']:.0f} s locally and "
-        f"{summary['wall_ray_s']:.0f} s on Ray, choices timed again included; "
+        f"{summary['wall_ray_s']:.0f} s on Ray, up to two goes of --resume each included; "
         f"{percent(summary['same_or_tied'])} of the choices are the same or tied, "
         f"{percent(summary['within_3_percent'])} within 3 %. Killed ten times and resumed, it chose the same or a tie "
         f"in {percent(summary['killed_same_or_tied'])}, measured {summary['measured_twice']} Trials of finished races "

@@ -58,7 +58,7 @@ def time_calls(state: Evaluation, known: Mapping[Config, Trial]) -> None:
 
 
 def _may_matter(state: Evaluation) -> bool:
-    """Whether it was asked for and the host's time is in no sample yet. On the CPU it is in all."""
+    """Whether it was asked for and the host's time is in no sample yet. On the CPU it is, or is little."""
     return state.effort.eager and state.incumbent is not None and hasattr(state.own_clock, "back_to_back")
 
 

@@ -78,7 +78,8 @@ def confirm(subject: Subject, store: Store, clock: Clock, effort: Effort, visits
     """Time the rivals in this process (or its worker), and store who is the fastest in all processes so far; `None`
     where nothing is stored. The caller holds the key's claim.
 
-    What was cut short, or disturbed by others at work on the core, does not count.
+    What was cut short, or disturbed by others at work on the core, does not count. Where the Choice is none of the
+    rivals any more, those near it now are, and no process has said anything yet. Who fails is no rival any more.
 
     Raises:
         Busy: when another search has been measuring on the device for too long.
@@ -86,11 +87,14 @@ def confirm(subject: Subject, store: Store, clock: Clock, effort: Effort, visits
     stored = store.choice(subject.key)
     if stored is None:
         return None
+    known = {trial.config: trial for trial in store.trials(subject.key)}
+    if stored.choice.config not in visits.rivals:  # somebody else has chosen it meanwhile
+        visits = Visits(rivals_among(list(known.values()), stored.choice.config))
     at = datetime.now(timezone.utc).isoformat(timespec="microseconds")
     budget_s = effort.budget_s or stored.choice.budget_s
     state = Evaluation(
         subject, store, clock, replace(effort, rounds=ROUNDS, budget_s=budget_s), at,
-        None if budget_s is None else perf_counter() + budget_s, held=True,
+        None if budget_s is None else perf_counter() + budget_s, held=True, known=known,
     )  # fmt: skip
     with searching(), closing(state):
         state.evaluate(visits.rivals)
@@ -98,8 +102,12 @@ def confirm(subject: Subject, store: Store, clock: Clock, effort: Effort, visits
         subject.key, "failed", tuple(subject.key.stale(stored.soft)), len(state.trials), stored.choice, stored.choice,
         None, "", False, state.compile_s, state.measure_s, state.store_s, state.waited_s,
     )  # fmt: skip
+    failed = [config for config, trial in state.trials.items() if isinstance(trial.outcome, Failed)]
+    if not visits.rivals or (failed and stored.choice.config not in failed):
+        left = visits.without(failed)
+        return Confirmed(replace(found, fate="kept", why=_no_end(state)), left, len(left.rivals) > 1)
     seconds = _seconds(visits.rivals, state.trials)
-    if seconds is None or state.over or state.cut_short:
+    if seconds is None or state.cut_short:
         return Confirmed(replace(found, why=_no_end(state)), visits, False)
     if is_shared(max((t.pace_s for t in state.trials.values() if t.pace_s is not None), default=None)):
         return Confirmed(replace(found, fate="kept", disturbed=True), visits, True)
@@ -110,11 +118,11 @@ def confirm(subject: Subject, store: Store, clock: Clock, effort: Effort, visits
 
 def _seconds(rivals: Sequence[Config], trials: Mapping[Config, Trial]) -> tuple[float, ...] | None:
     """What each took beside the first, over the rounds; `None` where one was not in all of them."""
-    timed = [
-        t.outcome.samples_s for c in rivals if (t := trials.get(c)) is not None and isinstance(t.outcome, Measured)
-    ]
-    if len(timed) < len(rivals) or {len(mine) for mine in timed} != {ROUNDS}:
+    found = [t.outcome for c in rivals if (t := trials.get(c)) is not None and isinstance(t.outcome, Measured)]
+    rounds = {tuple(sample.round for sample in one.samples) for one in found}
+    if len(found) < len(rivals) or len(rounds) != 1 or len(rounds.pop()) != ROUNDS:
         return None
+    timed = [one.samples_s for one in found]
     return tuple(median(timed[0]) * paired_ratio(mine, timed[0])[0] for mine in timed)
 
 

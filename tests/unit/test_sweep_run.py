@@ -317,6 +317,15 @@ def test_what_one_process_has_chosen_is_outvoted_by_others(sweep: Sweep) -> None
     assert (code, by_size(answer, "looks")) == (0, {2: 1 + FEWEST, 5: 1 + FEWEST})
 
 
+@pytest.mark.parametrize("most", range(1, 1 + FEWEST))
+def test_where_too_few_processes_may_be_asked_none_is(sweep: Sweep, most: int) -> None:
+    device = ("--devices", f"cpu:{usable_cores()[0]}")
+    for more in ([], ["--resume"]):
+        code, answer = sweep("placed", [2], *device, "--looks", str(most), *more)
+        assert (code, by_size(answer, "looks"), by_size(answer, "open")) == (0, {2: 1}, {2: False})
+        assert by_size(answer, "config") == {2: {"a": 2}}
+
+
 def test_a_killed_sweep_goes_on_with_what_processes_have_said(sweep: Sweep) -> None:
     device = ("--devices", f"cpu:{usable_cores()[0]}")
     sweep("placed", [2], *device)

@@ -77,9 +77,12 @@ def launcher(
         values = values_of(args)
         whole = [] if units is None else [0, _whole(units(values), work)]
         if threads > 1 and units is not None:
-            return partial(run_slices, partial(function, *values), whole[1], threads)
-        given = zip(function.argtypes, [*values, *whole], strict=True)
-        return partial(function, *[kind(value) if isinstance(value, (int, float)) else value for kind, value in given])
+            again = partial(run_slices, partial(function, *values), whole[1], threads)
+        else:
+            given = zip(function.argtypes, [*values, *whole], strict=True)
+            again = partial(function, *[kind(v) if isinstance(v, (int, float)) else v for kind, v in given])
+        cast(Any, again).args_kept = tuple(args)  # of torch's tensors there are only the addresses
+        return again
 
     return binding(launch, bind)
 

@@ -9,6 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from tunesmith.confirm import FEWEST
 from tunesmith.errors import StoreError
 from tunesmith.store import Store
 from tunesmith.store.exchange import add_text
@@ -146,7 +147,12 @@ class Sweep:
         for use in self._uses.values():
             use.close(time.monotonic() - start)
         results = [
-            (task, replace(result, again=self._queue.is_disturbed(result)) if result.again else result)
+            (
+                task,
+                replace(
+                    result, again=result.again and self._queue.is_disturbed(result), open=self._bounded(result).open
+                ),
+            )
             for (task, _), result in self._results.items()
         ]
         return Outcome(
@@ -227,8 +233,9 @@ class Sweep:
 
     def _bounded(self, result: Result) -> Result:
         """It is looked at no more often than is wanted."""
+        wanted = max(1, FEWEST - len(result.visits))  # fewer processes decide nothing
         more = result.looks < self._looks
-        return replace(result, again=result.again and more, open=result.open and more)
+        return replace(result, again=result.again and more, open=result.open and result.looks + wanted <= self._looks)
 
     def _work(self, number: int, name: str, identity: str, worker: Worker) -> bool:
         """Give a worker tasks until there are none; `False` when it is lost."""
