@@ -115,8 +115,8 @@ if "pytest" not in sys.modules:  # in a worker: beside that its core would never
     pace.pace_s = lambda: QUIET_PACE_S
 
 
-class DisturbedClock(ScriptedClock):
-    """Of its brief samples, those of some looks say that another is the fastest; its paces give them away."""
+class QuietClock(ScriptedClock):
+    """Its samples are brief and never disturbed."""
 
     brief = BRIEF_ON_CPU
 
@@ -124,10 +124,20 @@ class DisturbedClock(ScriptedClock):
         super().__post_init__()
         self.paces: list[float] = []
 
+    def pace_s(self) -> float:
+        return QUIET_PACE_S
+
     def sample(self, run: Any) -> Any:
         pace.heard(QUIET_PACE_S)
-        self.paces.append(QUIET_PACE_S * disturbance()[0])
+        self.paces.append(self.pace_s())
         return super().sample(run)
+
+
+class DisturbedClock(QuietClock):
+    """Of its samples, those of some looks say that another is the fastest; its paces give them away."""
+
+    def pace_s(self) -> float:
+        return QUIET_PACE_S * disturbance()[0]
 
 
 def looked_at(problem: Problem) -> Mapping[str, Any]:
@@ -162,21 +172,6 @@ def placed_s(config: Config) -> float:
 )  # fmt: skip
 def placed(n: int, *, a: int) -> None:
     """What it does is not looked at."""
-
-
-class QuietClock(ScriptedClock):
-    """Its samples are brief and never disturbed."""
-
-    brief = BRIEF_ON_CPU
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.paces: list[float] = []
-
-    def sample(self, run: Any) -> Any:
-        pace.heard(QUIET_PACE_S)
-        self.paces.append(QUIET_PACE_S)
-        return super().sample(run)
 
 
 def processes() -> Path:
